@@ -1,0 +1,2 @@
+"""Placeholder."""
+def main() -> int: return 0
