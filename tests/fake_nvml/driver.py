@@ -217,7 +217,10 @@ class FakeNvml:
             self.state.permission = PERMISSION[who]
 
     def fail(self, call: str, code: int, *, gpu: int = -1, skip: int = 0, times: int = -1) -> None:
-        """From now on `call` (``*``: any) returns `code`, after `skip` calls, `times` times."""
+        """From now on `call` (``*``: any) returns `code`, after `skip` calls, `times` times.
+
+        A setter with code 0 returns success and does nothing.
+        """
         with self.locked():
             for error in self.state.error:
                 if not error.call:

@@ -60,7 +60,9 @@ static void wait_ns(int64_t ns) {
     if (ns > 0) nanosleep(&t, NULL);
 }
 
-static int scripted_error(const char *call, int gpu) {
+/* The code scripted for this call; NONE if none is. A setter scripted to succeed does nothing. */
+#define NONE (-1)
+static int scripted(const char *call, int gpu) {
     for (int i = 0; i < FAKE_ERRORS; i++) {
         struct fake_error *e = &state->error[i];
         if (!e->call[0] || e->times == 0 || (e->gpu >= 0 && e->gpu != gpu)) continue;
@@ -69,17 +71,17 @@ static int scripted_error(const char *call, int gpu) {
         if (e->times > 0) e->times--;
         return e->code;
     }
-    return SUCCESS;
+    return NONE;
 }
 
 /* Locks the state and resolves the device; on failure the state is unlocked again. */
 static int enter(const char *call, nvmlDevice_t device, struct fake_gpu **gpu) {
     int index = (int)(intptr_t)device - 1, code;
-    if (!state) return UNINITIALIZED;
+    if (!state || references == 0) return UNINITIALIZED;
     lock_state();
     if (gpu && (index < 0 || index >= state->gpus)) code = INVALID_ARGUMENT;
-    else code = scripted_error(call, gpu ? index : -1);
-    if (code != SUCCESS) { unlock_state(); return code; }
+    else code = scripted(call, gpu ? index : -1);
+    if (code > SUCCESS) { unlock_state(); return code; }
     if (gpu) *gpu = &state->gpu[index];
     return SUCCESS;
 }
@@ -114,9 +116,9 @@ nvmlReturn_t nvmlInitWithFlags(unsigned flags) {
         if (state->magic != FAKE_MAGIC || state->version != FAKE_VERSION) abort();
     }
     lock_state();
-    code = scripted_error("nvmlInitWithFlags", -1);
-    if (code == SUCCESS) references++;
-    LEAVE(code);
+    code = scripted("nvmlInitWithFlags", -1);
+    if (code <= SUCCESS) references++;
+    LEAVE(code <= SUCCESS ? SUCCESS : code);
 }
 nvmlReturn_t nvmlInit_v2(void) { return nvmlInitWithFlags(0); }
 
@@ -317,6 +319,18 @@ nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t device, int sensor, unsigned 
     LEAVE(SUCCESS);
 }
 
+struct temperature {
+    unsigned version;
+    int sensor, celsius;
+};
+nvmlReturn_t nvmlDeviceGetTemperatureV(nvmlDevice_t device, struct temperature *temperature) {
+    struct fake_gpu *gpu;
+    ENTER(gpu);
+    if (temperature->sensor != 0) LEAVE(INVALID_ARGUMENT);
+    temperature->celsius = moment_at(gpu, now_ns() - state->epoch_ns)->temperature_c;
+    LEAVE(SUCCESS);
+}
+
 nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, unsigned *rates) {
     struct fake_gpu *gpu;
     ENTER(gpu);
@@ -473,12 +487,16 @@ static int set(const char *call, nvmlDevice_t device, enum action action, uint32
     struct fake_gpu *gpu;
     int64_t call_ns;
     int first;
-    if (!state) return UNINITIALIZED;
+    if (!state || references == 0) return UNINITIALIZED;
     lock_state();
     if (index < 0 || index >= state->gpus) LEAVE(INVALID_ARGUMENT);
     gpu = &state->gpu[index];
-    code = scripted_error(call, index);
-    if (code == SUCCESS) code = refuse(gpu, action, low, high);
+    code = scripted(call, index);
+    if (code != NONE) {
+        record(call, index, low, high, code);
+        LEAVE(code);
+    }
+    code = refuse(gpu, action, low, high);
     call_ns = code == SUCCESS && action != POWER_LIMIT ? gpu->lock_call_ns : 0;
     first = call_ns == 0 || gpu->effect_first;
     if (code == SUCCESS && first) act(gpu, action, low, high);
