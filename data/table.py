@@ -71,13 +71,11 @@ class Table:
         if column.name not in source.columns:
             if not column.nullable:
                 raise FormatError(f"{where}: column is missing")
-            return pd.Series(pd.NA, index=source.index, dtype=_PANDAS[column.kind])
+            unknown: pd.Series[Any] = pd.Series(
+                pd.NA, index=source.index, dtype=_PANDAS[column.kind]
+            )
+            return unknown
         raw = source[column.name]
-        if column.kind == "float64" and raw.dtype.kind == "f":
-            # A NaN in a plain float column is a computation gone wrong, unless unknown is allowed.
-            bad = np.flatnonzero(~np.isfinite(raw.to_numpy(dtype=float, na_value=0.0)))
-            if bad.size and not (column.nullable and raw.isna().iloc[bad].all()):
-                raise FormatError(f"{where}: row {bad[0]} is not a finite number")
         try:
             series: pd.Series[Any] = raw.astype(_PANDAS[column.kind])
         except (TypeError, ValueError, OverflowError) as error:
