@@ -19,7 +19,7 @@ from ...data.errors import InputError, LockNotHeldError
 from ...data.units import ClockPair
 from .protocol import Gpu, Reading, ThrottleReason
 
-__all__ = ["LockCheck", "LockVerdict", "verify_lock"]
+__all__ = ["LockCheck", "LockVerdict", "judge_reading", "verify_lock"]
 
 
 class LockVerdict(Enum):
@@ -137,6 +137,13 @@ def verify_lock(
         looks=looks,
         waited_ns=now_ns - start_ns,
     )
+
+
+def judge_reading(reading: Reading, pair: ClockPair, *, tolerance_mhz: int = 8) -> LockVerdict:
+    """The verdict on one reading, for a caller that looks in its own time (the clock keeper)."""
+    if _matches(reading, pair, tolerance_mhz):
+        return LockVerdict.HELD
+    return _why(reading, pair, reading.throttle_reasons or 0, tolerance_mhz)
 
 
 def _union(readings: list[Reading]) -> int | None:
