@@ -53,7 +53,8 @@ def read_sweep(path: Path, *, baseline: str = "auto", drop_incomplete_pairs: boo
 
 def _load(path: Path) -> pd.DataFrame:
     try:
-        table = pd.read_csv(path, dtype=str, keep_default_na=False, encoding="utf-8-sig")
+        # Without header=None pandas renames a repeated column and shifts rows that are too long.
+        raw = pd.read_csv(path, header=None, dtype=str, keep_default_na=False, encoding="utf-8-sig")
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
     except IsADirectoryError:
@@ -62,7 +63,8 @@ def _load(path: Path) -> pd.DataFrame:
         raise FormatError(f"{path}: not a CSV table: {error}") from error
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from error
-    table.columns = pd.Index([str(name).strip().lower() for name in table.columns])
+    table = raw.iloc[1:].fillna("").reset_index(drop=True)
+    table.columns = pd.Index([str(name).strip().lower() for name in raw.iloc[0]])
     twice = table.columns[table.columns.duplicated()]
     if len(twice):
         raise FormatError(f"{path}: column {twice[0]!r} appears twice")
@@ -191,8 +193,8 @@ def _complete(
         pair, missing = next(iter(holes.items()))
         name = cells.loc[cells["position"] == min(missing), "kernel"].iloc[0]
         raise FormatError(
-            f"{path}: kernel {name!r} has no row at {pair!s} ({len(holes)} of {len(pairs)} pairs are "
-            "incomplete); measure it, or drop such pairs with --drop-incomplete-pairs"
+            f"{path}: kernel {name!r} has no row at {pair!s} ({len(holes)} of {len(pairs)} pairs "
+            "are incomplete); measure it, or drop such pairs with --drop-incomplete-pairs"
         )
     kept = [pair for pair in pairs if pair not in holes]
     if not kept:

@@ -1,0 +1,131 @@
+"""The trace folder: what is written is read back; what is broken is refused with its place."""
+
+import json
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from clockwright.data import trace as trace_file
+from clockwright.data.errors import FormatError, InputError, VersionError
+from tests.strategies import traces
+
+SMALL = settings(
+    max_examples=25,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+
+
+@SMALL
+@given(traces())
+def test_a_trace_survives_being_written_and_read(tmp_path, trace):
+    whole = trace.checked()
+    trace_file.write(trace, tmp_path / "T")
+    back = trace_file.read(tmp_path / "T")
+    for table in ("timeline", "signatures", "pairs", "profile"):
+        pd.testing.assert_frame_equal(getattr(back, table), getattr(whole, table))
+    assert back.fingerprint == whole.fingerprint
+    assert back.simulated == whole.simulated
+    assert back.baseline == whole.baseline
+
+
+@SMALL
+@given(traces(), st.data())
+def test_the_fingerprint_follows_the_sequence_and_not_the_times(trace, data):
+    whole = trace.checked()
+    slower = whole.timeline.assign(duration_ns=whole.timeline["duration_ns"] + 1)
+    assert replace(whole, timeline=slower).fingerprint == whole.fingerprint
+    row = data.draw(st.integers(0, len(whole.timeline) - 1))
+    launches = whole.timeline["launches"].copy()
+    launches.iloc[row] = 2
+    changed = replace(whole, timeline=whole.timeline.assign(launches=launches))
+    assert changed.fingerprint != whole.fingerprint
+
+
+@pytest.fixture
+def folder(tmp_path, small_trace):
+    trace_file.write(small_trace, tmp_path / "T")
+    return tmp_path / "T"
+
+
+def test_an_unknown_version_is_refused_by_number(folder):
+    meta = json.loads((folder / "trace.json").read_text())
+    (folder / "trace.json").write_text(json.dumps({**meta, "version": 99}))
+    with pytest.raises(VersionError, match="99"):
+        trace_file.read(folder)
+
+
+def test_a_cut_table_is_refused_by_name(folder):
+    path = folder / "profile.parquet"
+    path.write_bytes(path.read_bytes()[:-40])
+    with pytest.raises(FormatError, match=r"profile\.parquet"):
+        trace_file.read(folder)
+
+
+def test_a_missing_table_is_refused_by_name(folder):
+    (folder / "timeline.parquet").unlink()
+    with pytest.raises(InputError, match=r"timeline\.parquet"):
+        trace_file.read(folder)
+
+
+def test_tables_of_two_traces_are_not_mixed(folder, small_trace, tmp_path):
+    names = small_trace.signatures.assign(name="another")
+    trace_file.write(replace(small_trace, signatures=names), tmp_path / "U")
+    (tmp_path / "U" / "signatures.parquet").replace(folder / "signatures.parquet")
+    with pytest.raises(FormatError, match="mixed"):
+        trace_file.read(folder)
+
+
+def test_a_folder_with_other_files_is_never_replaced(tmp_path, small_trace):
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "thesis.tex").write_text("years of work")
+    with pytest.raises(InputError, match="holds other files"):
+        trace_file.write(small_trace, mine)
+    assert (mine / "thesis.tex").read_text() == "years of work"
+
+
+def test_an_older_trace_is_replaced_whole(folder, small_trace):
+    trace_file.write(replace(small_trace, notes=("second",)), folder)
+    assert trace_file.read(folder).notes == ("second",)
+    assert [path.name for path in folder.parent.iterdir()] == ["T"]
+
+
+def test_nothing_is_left_behind_when_the_trace_is_unsound(tmp_path, small_trace):
+    broken = replace(small_trace, profile=small_trace.profile.assign(duration_ns=float("inf")))
+    with pytest.raises(FormatError, match="finite"):
+        trace_file.write(broken, tmp_path / "T")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("table", "change", "message"),
+    [
+        ("timeline", {"signature": 77}, "refers to a signature"),
+        ("timeline", {"duration_ns": -1}, "at least 0"),
+        ("timeline", {"phase": "sideways"}, "expected one of"),
+        ("timeline", {"launches": 0}, "at least 1"),
+        ("profile", {"pair": 77}, "refers to a pair"),
+        ("profile", {"duration_ns": float("nan")}, "unknown"),
+        ("profile", {"signature": 0, "pair": 0}, "repeats"),
+        ("pairs", {"core_mhz": 1000, "mem_mhz": 800}, "listed twice"),
+    ],
+)
+def test_unsound_tables_are_refused(small_trace, table, change, message):
+    frame = getattr(small_trace, table).assign(**change)
+    with pytest.raises(FormatError, match=message):
+        replace(small_trace, **{table: frame}).checked()
+
+
+def test_an_empty_timeline_is_refused(small_trace):
+    with pytest.raises(FormatError, match="no kernel"):
+        replace(small_trace, timeline=small_trace.timeline.iloc[:0]).checked()
+
+
+def test_unknown_stays_unknown_and_is_never_zero(folder):
+    back = trace_file.read(folder)
+    assert back.timeline["layer"].isna().all()
+    assert back.pairs["idle_power_w"].isna().all()
