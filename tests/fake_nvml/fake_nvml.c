@@ -498,6 +498,7 @@ static int set(const char *call, nvmlDevice_t device, enum action action, uint32
     }
     code = refuse(gpu, action, low, high);
     call_ns = code == SUCCESS && action != POWER_LIMIT ? gpu->lock_call_ns : 0;
+    if (code == SUCCESS && action != POWER_LIMIT) gpu->lock_calls++;
     first = call_ns == 0 || gpu->effect_first;
     if (code == SUCCESS && first) act(gpu, action, low, high);
     if (code != SUCCESS || first) record(call, index, low, high, code);

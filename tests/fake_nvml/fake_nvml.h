@@ -64,6 +64,7 @@ struct fake_gpu {
     int32_t moments;
     int64_t lock_call_ns;
     int64_t settle_ns;
+    int64_t lock_calls; /* allowed lock and reset calls begun, ended or not */
     uint32_t power_limit_mw;
     uint32_t default_power_limit_mw;
     uint32_t least_power_limit_mw;

@@ -64,6 +64,7 @@ class RawGpu(ctypes.Structure):
         ("moments", c_int32),
         ("lock_call_ns", c_int64),
         ("settle_ns", c_int64),
+        ("lock_calls", c_int64),
         ("power_limit_mw", c_uint32),
         ("default_power_limit_mw", c_uint32),
         ("least_power_limit_mw", c_uint32),

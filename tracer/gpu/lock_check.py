@@ -21,6 +21,8 @@ from .protocol import Gpu, Reading, ThrottleReason
 
 __all__ = ["LockCheck", "LockVerdict", "judge_reading", "verify_lock"]
 
+_LEAST_LOOKS = 5  # on a stalled host two looks far apart say nothing of the time between
+
 
 class LockVerdict(Enum):
     """What became of a lock."""
@@ -111,7 +113,7 @@ def verify_lock(
     start_ns = gpu.now_ns()
     matching_since_ns: int | None = None
     off_lock: list[Reading] = []
-    looks = 0
+    looks = matching_looks = 0
     while True:
         reading = gpu.read(energy=False)
         looks += 1
@@ -123,8 +125,11 @@ def verify_lock(
                 break
         elif matching_since_ns is None:
             matching_since_ns = reading.at_ns
-        elif now_ns - matching_since_ns >= hold_ns:
-            break
+            matching_looks = 1
+        else:
+            matching_looks += 1
+            if now_ns - matching_since_ns >= hold_ns and matching_looks >= _LEAST_LOOKS:
+                break
         gpu.sleep_ns(poll_ns)
     held = matching_since_ns is not None
     seen = _union(off_lock)

@@ -27,7 +27,8 @@ class GpuListing:
     """One GPU that `open_gpu` could be asked for.
 
     Attributes:
-        spec: the text that names it for good: ``nvml:GPU-...`` or ``sim:...``.
+        spec: the text that names it for good: ``nvml:GPU-...`` or ``sim:...``; a GPU that cannot
+            be reached has no such text, and is listed by its NVML index.
         name: its product name; None if it would not say.
         cuda_index: its number in this environment's CUDA programs; None if it is hidden from
             them, or if the numbering is ambiguous.
@@ -43,7 +44,7 @@ class GpuListing:
 @dataclass(frozen=True)
 class _Present:
     uuid: str
-    name: str
+    name: str | None
     problem: str | None = None
 
 
@@ -84,7 +85,6 @@ def find_nvml_uuid(which: str, environment: Mapping[str, str] = os.environ) -> s
         InputError: not such a GPU; the message lists those there are.
         NoDeviceError: no driver, no GPU, or none visible.
         NotSupportedError: a MIG instance is named.
-        DeviceError: the GPU at this index cannot be reached.
     """
     from .visible import find_uuid, visible_uuids
 
@@ -114,11 +114,7 @@ def find_nvml_uuid(which: str, environment: Mapping[str, str] = os.environ) -> s
             f"nvml:{which}: only {len(visible)} GPU{'s are' if len(visible) > 1 else ' is'} "
             f"visible, numbered from 0: {', '.join(visible)}"
         )
-    chosen = visible[int(which)]
-    for gpu in present:
-        if gpu.uuid == chosen and gpu.problem is not None:
-            raise DeviceError(f"nvml:{which} cannot be used: {gpu.problem}")
-    return chosen
+    return visible[int(which)]
 
 
 def list_gpus(environment: Mapping[str, str] = os.environ) -> tuple[GpuListing, ...]:
@@ -165,17 +161,15 @@ def _present_gpus() -> list[_Present]:
                 uuid = nvml_call(f"reading GPU {index}'s UUID", nvml.nvmlDeviceGetUUID, handle)
                 name = nvml_value(nvml.nvmlDeviceGetName, handle)
             except DeviceError as error:
-                present.append(_Present(f"unreachable-{index}", "unknown", str(error)))
+                present.append(_Present(f"unreachable-{index}", None, str(error)))
                 continue
-            present.append(_Present(str(uuid), str(name or "unknown")))
+            present.append(_Present(str(uuid), str(name or "unnamed")))
         return present
     finally:
         nvml_value(nvml.nvmlShutdown)
 
 
 def _open_simulated(rest: str, seed: int | None) -> Gpu:
-    from .simulated import open_simulated
-
     name, _, query = rest.partition("?")
     try:
         options = dict(parse_qsl(query, strict_parsing=True)) if query else {}
@@ -188,6 +182,8 @@ def _open_simulated(rest: str, seed: int | None) -> Gpu:
         raise InputError(f"sim:{name} has no option {', '.join(sorted(options))}; known: seed")
     if given is not None and seed is not None and given != seed:
         raise InputError(f"sim:{rest} asks for seed {given}, and the seed option for {seed}")
+    from .simulated import open_simulated
+
     return open_simulated(name, seed=given if given is not None else (seed or 0))
 
 

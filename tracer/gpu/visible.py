@@ -33,17 +33,18 @@ def find_uuid(prefix: str, uuids: Sequence[str]) -> str:
 
 
 def visible_uuids(
-    uuids: Sequence[str], names: Sequence[str], environment: Mapping[str, str]
+    uuids: Sequence[str], names: Sequence[str | None], environment: Mapping[str, str]
 ) -> tuple[str, ...]:
     """The UUIDs of the visible GPUs, in the order in which CUDA numbers them.
 
     Args:
         uuids: every GPU's, in NVML's order (by PCI address).
-        names: their product names, alike.
+        names: their product names, alike; None for a GPU that cannot be reached.
         environment: where CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER are looked up.
 
     Raises:
-        InputError: an index is ambiguous, since the models differ and the order is not PCI_BUS_ID.
+        InputError: an index is ambiguous: the models differ and the order is not PCI_BUS_ID, or
+            a GPU cannot be reached, which CUDA may or may not count.
         NotSupportedError: a MIG instance is named.
     """
     listed = environment.get("CUDA_VISIBLE_DEVICES")
@@ -73,9 +74,14 @@ def visible_uuids(
     return tuple(visible)
 
 
-def _check_order(names: Sequence[str], environment: Mapping[str, str], what: str) -> None:
+def _check_order(names: Sequence[str | None], environment: Mapping[str, str], what: str) -> None:
+    if None in names:
+        raise InputError(
+            f"{what} is ambiguous here: GPU {names.index(None)} cannot be reached, and CUDA may "
+            "leave it out of its numbers; name GPUs by UUID"
+        )
     if len(set(names)) > 1 and environment.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":
         raise InputError(
-            f"{what} is ambiguous here: the GPUs differ ({', '.join(names)}) and CUDA numbers "
-            "them fastest first; set CUDA_DEVICE_ORDER=PCI_BUS_ID, or name GPUs by UUID"
+            f"{what} is ambiguous here: the GPUs differ ({', '.join(map(str, names))}) and CUDA "
+            "numbers them fastest first; set CUDA_DEVICE_ORDER=PCI_BUS_ID, or name GPUs by UUID"
         )
