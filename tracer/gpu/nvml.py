@@ -49,12 +49,15 @@ class NvmlGpu:
         self._open = True
         self._allow_set = allow_set
         self._locked = GOVERNOR
+        self._certain = True  # that `_locked` is what the driver was last told
         try:
             self._handle = nvml_call(
                 f"opening GPU {uuid}", self._nvml.nvmlDeviceGetHandleByUUID, uuid
             )
             self._info = read_info(self._nvml, self._handle)
             self._pairs, self._notes = read_clock_table(self._nvml, self._handle)
+            self._listed = frozenset(self._pairs)
+            self._memory_varies = len({pair.mem_mhz for pair in self._pairs}) > 1
         except BaseException:
             self.close()
             raise
@@ -162,10 +165,12 @@ class NvmlGpu:
         """Request a pair, each given clock with min = max = the clock.
 
         ``mem_mhz`` None leaves the memory clock as it is; ``core_mhz`` None gives the core clock
-        back to the governor, and the governor pair is `release`. Where the GPU lists one memory
-        clock only, that clock is not locked: it cannot be another, and such drivers refuse the
-        call. A failure for any other reason than rights may leave one clock set, so both are
-        given back before it is raised.
+        back to the governor, and the governor pair is `release`. A clock this object already
+        holds there is not set again, for a call may block for milliseconds; `release` first to
+        assert it anew. Where the GPU lists one memory clock only, that clock is not locked: it
+        cannot be another, and such drivers refuse the call.
+        A failure for any other reason than rights may leave one clock set, so both are given back
+        before it is raised.
 
         Raises:
             ReadOnlyError: setting was not asked for, or CLOCKWRIGHT_READ_ONLY is set.
@@ -178,18 +183,21 @@ class NvmlGpu:
             self.release()
             return
         self._check_listed(pair)
+        held = self._locked if self._certain else GOVERNOR
         try:
-            if pair.mem_mhz is not None and len({listed.mem_mhz for listed in self._pairs}) > 1:
+            if self._memory_varies and pair.mem_mhz not in (None, held.mem_mhz):
                 doing = f"locking the memory clock to {pair.mem_mhz} MHz"
                 setter = self._nvml.nvmlDeviceSetMemoryLockedClocks
                 self._set(doing, setter, pair.mem_mhz, pair.mem_mhz)
-            self._lock_core(pair.core_mhz)
-        except RightsError:
-            raise
-        except DeviceError:
-            self._give_back_quietly()
+            if pair.core_mhz is None or pair.core_mhz != held.core_mhz:
+                self._lock_core(pair.core_mhz)
+        except DeviceError as error:
+            self._certain = False
+            if not isinstance(error, RightsError):
+                self._give_back_quietly()
             raise
         self._locked = ClockPair(pair.core_mhz, pair.mem_mhz or self._locked.mem_mhz)
+        self._certain = True
 
     def _lock_core(self, core_mhz: int | None) -> None:
         nvml = self._nvml
@@ -215,13 +223,14 @@ class NvmlGpu:
             self._set("releasing the memory clock", self._nvml.nvmlDeviceResetMemoryLockedClocks)
         except NotSupportedError as error:
             # A GPU that never could lock its memory clock has nothing to give back.
-            if self._locked.mem_mhz is not None and len({p.mem_mhz for p in self._pairs}) > 1:
+            if self._locked.mem_mhz is not None and self._memory_varies:
                 failure = failure or error
         except DeviceError as error:
             failure = failure or error
         if failure is not None:
+            self._certain = False
             raise failure
-        self._locked = GOVERNOR
+        self._locked, self._certain = GOVERNOR, True
 
     def _give_back_quietly(self) -> None:
         """After a half-done lock: the failure that led here is the one to report."""
@@ -319,6 +328,8 @@ class NvmlGpu:
             raise ReadOnlyError(f"{doing} needs --set-clocks: by default nothing is ever set")
 
     def _check_listed(self, pair: ClockPair) -> None:
+        if pair in self._listed:
+            return
         if not self._pairs:
             raise NotSupportedError(
                 f"{self._info.name} cannot be locked to {pair}: {'; '.join(self._notes)}"

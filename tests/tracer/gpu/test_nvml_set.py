@@ -98,6 +98,17 @@ def test_an_unnamed_clock_is_left_or_given_back(fake_nvml: FakeNvml) -> None:
     assert fake.is_pristine
 
 
+def test_a_clock_already_held_is_not_set_again_until_released(fake_nvml: FakeNvml) -> None:
+    with _open(fake_nvml) as gpu:
+        for pair in ((1200, 2201), (1500, 2201), (1500, 3201), (1500, 3201)):
+            gpu.lock(ClockPair(*pair))
+        assert [entry.low for entry in fake_nvml.setters(MEMORY)] == [2201, 3201]
+        assert [entry.low for entry in fake_nvml.setters(CORE)] == [1200, 1500]
+        gpu.release()
+        gpu.lock(ClockPair(1500, 3201))
+        assert (fake_nvml.gpu().core_lock, fake_nvml.gpu().mem_lock) == ((1500,) * 2, (3201,) * 2)
+
+
 def test_the_only_memory_clock_is_never_locked(fake_nvml: FakeNvml) -> None:
     fake_nvml.gpu().set_clocks([(877, [1530, 1380, 135])])
     fake_nvml.fail("nvmlDeviceSetMemoryLockedClocks", NOT_SUPPORTED)
@@ -156,6 +167,40 @@ def test_a_half_done_lock_gives_both_clocks_back(fake_nvml: FakeNvml) -> None:
         assert gpu.locked() is None
     assert fake_nvml.setters(MEMORY)[0].code == 0  # the memory clock had been locked
     assert fake_nvml.gpu().is_pristine
+
+
+def test_rights_lost_between_two_locks_leave_the_record_true(fake_nvml: FakeNvml) -> None:
+    with _open(fake_nvml) as gpu:
+        gpu.lock(ClockPair(1200, 2201))
+        fake_nvml.allow_setters("nobody")
+        with pytest.raises(RightsError):
+            gpu.lock(ClockPair(1500, 3201))
+        assert gpu.locked() == ClockPair(1200, 2201)
+        assert (fake_nvml.gpu().core_lock, fake_nvml.gpu().mem_lock) == ((1200,) * 2, (2201,) * 2)
+
+
+def test_after_a_failure_that_could_not_be_undone_the_same_pair_is_set_anew(
+    fake_nvml: FakeNvml,
+) -> None:
+    with _open(fake_nvml) as gpu:
+        gpu.lock(ClockPair(1200, 2201))
+        for call in (f"nvmlDevice{CORE}", "nvmlDeviceResetMemoryLockedClocks"):
+            fake_nvml.fail(call, 999, times=1)
+        with pytest.raises(DeviceError, match="SM clock to 1500"):
+            gpu.lock(ClockPair(1500, 2201))
+        assert (fake_nvml.gpu().core_lock, fake_nvml.gpu().mem_lock) == (None, (2201, 2201))
+        gpu.lock(ClockPair(1200, 2201))
+        assert (fake_nvml.gpu().core_lock, fake_nvml.gpu().mem_lock) == ((1200,) * 2, (2201,) * 2)
+        assert len(fake_nvml.setters(MEMORY)) == 2
+
+
+def test_release_reports_a_memory_clock_that_cannot_be_given_back(fake_nvml: FakeNvml) -> None:
+    with _open(fake_nvml) as gpu:
+        gpu.lock(ClockPair(1200, 2201))
+        fake_nvml.fail("nvmlDeviceResetMemoryLockedClocks", NOT_SUPPORTED, times=1)
+        with pytest.raises(NotSupportedError, match="releasing the memory clock"):
+            gpu.release()
+        assert gpu.locked() == ClockPair(1200, 2201)
 
 
 def test_release_tries_both_clocks_and_reports_the_first_failure(fake_nvml: FakeNvml) -> None:
@@ -226,6 +271,10 @@ def test_restoring_goes_on_after_a_failure_and_reports_it(fake_nvml: FakeNvml) -
             gpu.restore(prior)
         assert fake_nvml.gpu().mem_lock is None
         assert fake_nvml.gpu().raw.power_limit_mw == 700_000
+        gpu.set_power_limit_w(300)
+        fake_nvml.fail("nvmlDeviceSetPowerManagementLimit", 999, times=1)
+        with pytest.raises(DeviceError, match="setting the power limit to 700 W"):
+            gpu.restore(prior)
         gpu.restore(prior)
         count = len(fake_nvml.setters("PowerManagementLimit"))
         gpu.restore(prior)  # a limit that is right already is not set again
