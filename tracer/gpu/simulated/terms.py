@@ -1,0 +1,159 @@
+"""From a kernel's work to the few terms that time and energy are made of.
+
+`KernelTerms` is all the clock model knows of a kernel: core cycles, device-memory bytes, a fixed
+latency, and core energy at 1 V. `estimate_terms` derives them from flops, bytes and elements;
+calibration fits them to measured tables instead.
+
+The estimate: math at a share of peak, reduced where thread blocks do not fill the last wave of
+SMs; scalar instructions by the operator's family (an error function costs more than an addition);
+operand re-reads of matrix products served by L2; small tensors partly found in L2.
+
+Left out: bank conflicts, divergence, instruction caches, tile choice of any particular library.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from ...work import KernelWork
+from .spec import GpuSpec
+
+__all__ = ["KernelTerms", "estimate_terms"]
+
+FloatArray = npt.NDArray[np.float64]
+
+# Scalar lane instructions per output element, by operator family; the first match counts. Orders
+# of magnitude from instruction counts of the usual vectorised kernels; gelu and softmax agree with
+# their measured core-clock dependence on an H200.
+_INSTRUCTIONS: tuple[tuple[str, float], ...] = (
+    ("gelu", 40.0),
+    ("silu", 25.0),
+    ("sigmoid", 20.0),
+    ("tanh", 25.0),
+    ("log_softmax", 32.0),
+    ("softmax", 32.0),
+    ("cross_entropy", 32.0),
+    ("nll_loss", 10.0),
+    ("layer_norm", 24.0),
+    ("rms_norm", 20.0),
+    ("batch_norm", 20.0),
+    ("group_norm", 24.0),
+    ("dropout", 18.0),
+    ("adam", 30.0),
+    ("embedding", 10.0),
+    ("index", 10.0),
+    ("sum", 6.0),
+    ("copy", 3.0),
+    ("fill", 2.0),
+    ("zero", 2.0),
+)
+_DEFAULT_INSTRUCTIONS = 5.0
+
+# Attention keeps the tensor units less busy than a matrix product: exponentials sit between its
+# two products, and its backward pass recomputes and accumulates.
+_MATH_SHARE: tuple[tuple[str, float], ...] = (
+    ("attention_backward", 0.55),
+    ("attention", 0.70),
+    ("convolution", 0.85),
+)
+
+_TENSOR = ("tensor_16", "tensor_tf32")
+_TILE_ELEMENTS = 128 * 128
+_ELEMENTS_PER_BLOCK = 1024
+_BLOCKS_PER_SM = 8
+# A 128 x 128 tile of a product reads 2 x 128 operands for every 128 x 128 multiply-adds.
+_L2_BYTES_PER_FLOP = 2.0 * 2 * 128 / (2 * 128 * 128)
+# What the next kernel finds in L2 of a tensor much smaller than it.
+_L2_HIT = 0.6
+
+
+@dataclass(frozen=True)
+class KernelTerms:
+    """Terms of S kernels; every array is (S,) float64.
+
+    Attributes:
+        core_cycles: core cycles of work (math, issue, L2), all SMs together.
+        dram_bytes: bytes over the memory bus, already divided by the reachable share of it.
+        latency_ns: part of the time that no clock changes.
+        latency_cycles: core cycles of dependent latency, never hidden.
+        core_mj_per_v2: core energy at 1 V.
+        dram_mj: energy of the memory traffic.
+    """
+
+    core_cycles: FloatArray
+    dram_bytes: FloatArray
+    latency_ns: FloatArray
+    latency_cycles: FloatArray
+    core_mj_per_v2: FloatArray
+    dram_mj: FloatArray
+
+    def __len__(self) -> int:
+        return len(self.core_cycles)
+
+
+def _matched(op: str, table: tuple[tuple[str, float], ...], default: float) -> float:
+    name = op.lower()
+    return next((value for key, value in table if key in name), default)
+
+
+def _wave_share(blocks: int, slots: int) -> float:
+    """Share of SM slots that the blocks fill, last wave included."""
+    return blocks / (math.ceil(blocks / slots) * slots)
+
+
+def _one(work: KernelWork, spec: GpuSpec) -> tuple[float, float, float, float]:
+    """Core cycles, DRAM bytes, core mJ per V^2 and DRAM mJ of one kernel."""
+    rates, power = spec.rates, spec.power
+    elements = max(work.elements, 1)
+    tensor = work.math in _TENSOR
+    if tensor:
+        share = _wave_share(math.ceil(elements / _TILE_ELEMENTS), spec.sms)
+    else:
+        blocks = math.ceil(elements / _ELEMENTS_PER_BLOCK)
+        slots = spec.sms * _BLOCKS_PER_SM
+        share = min(1.0, blocks / spec.sms) if blocks < slots else _wave_share(blocks, slots)
+    # A library splits the inner dimension when tiles are few, so a product never falls to one SM.
+    share = max(share, 0.25 if tensor else 1.0 / spec.sms)
+
+    peak = rates.flops_per_sm_cycle[work.math] * spec.sms
+    reach = rates.efficiency[work.math] * _matched(work.op, _MATH_SHARE, 1.0)
+    math_cycles = work.flops / (peak * reach * share)
+    instructions = 0.0
+    if not tensor:
+        instructions = elements * _matched(work.op, _INSTRUCTIONS, _DEFAULT_INSTRUCTIONS)
+    issue_cycles = instructions / (rates.lanes_per_sm * spec.sms * share)
+
+    hit = _L2_HIT * max(0.0, 1.0 - work.bytes / rates.l2_bytes)
+    dram_bytes = work.bytes * (1.0 - hit)
+    l2_bytes = float(work.bytes)
+    if tensor:
+        l2_bytes = max(l2_bytes, work.flops * _L2_BYTES_PER_FLOP)
+    l2_cycles = work.bytes / rates.l2_bytes_per_core_cycle
+
+    core_pj = work.flops * power.flop_pj[work.math] + instructions * power.instruction_pj
+    core_pj += l2_bytes * power.l2_byte_pj
+    return (
+        max(math_cycles + 0.0, issue_cycles, l2_cycles),
+        dram_bytes / rates.dram_efficiency,
+        core_pj * 1e-9,
+        dram_bytes * power.dram_byte_pj * 1e-9,
+    )
+
+
+def estimate_terms(works: Sequence[KernelWork], spec: GpuSpec) -> KernelTerms:
+    """Terms of each kernel from its work, for the GPU ``spec``."""
+    rows = np.array([_one(work, spec) for work in works], dtype=np.float64).reshape(-1, 4)
+    count = len(rows)
+    return KernelTerms(
+        core_cycles=rows[:, 0],
+        dram_bytes=rows[:, 1],
+        latency_ns=np.full(count, spec.rates.floor_ns),
+        latency_cycles=np.full(count, spec.rates.floor_cycles),
+        core_mj_per_v2=rows[:, 2],
+        dram_mj=rows[:, 3],
+    )
