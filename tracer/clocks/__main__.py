@@ -95,9 +95,10 @@ def _serve(options: argparse.Namespace) -> None:
         )
     )
     connection = None if options.connection is None else socket.socket(fileno=options.connection)
-    listener = listen(options.socket, group_id) if connection is None else None
     try:
         keeper.start()
+        # Last, so that a socket means a keeper that has repaired and serves.
+        listener = listen(options.socket, group_id) if connection is None else None
         server = Server(keeper, listener=listener, connection=connection, group_id=group_id)
     except BaseException:
         keeper.guardian.close()
