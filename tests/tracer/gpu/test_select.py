@@ -135,7 +135,7 @@ def test_simulated_gpus_are_opened_with_their_seed() -> None:
     for spec, seed in (("sim:rtx3080ti", 3), ("sim:rtx3080ti?seed=3", None), ("SIM:rtx3080ti", 3)):
         gpu = open_gpu(spec, seed=seed)
         assert gpu.info.simulated
-        assert gpu.info.uuid.startswith("SIM-")
+        assert gpu.info.uuid == "SIM-rtx3080ti-3"
 
 
 @pytest.mark.parametrize(
