@@ -202,7 +202,8 @@ class SimulatedGpu(VirtualGpu):
             raise InputError(f"a sensing kernel needs at least one cycle, got {cycles}")
         base = self._axes.idle_w[:, :, None]
         time_ns = np.broadcast_to(
-            (cycles * 1e3 / self._axes.core_mhz)[None, :, None], (1, *self._axes.idle_w.shape)
+            (cycles * 1e3 / self.spec.running_core_mhz())[None, :, None],
+            (1, *self._axes.idle_w.shape),
         )
         scale = np.array([1.0 + self._noise.spin * self._rng_run.standard_normal()])
         begin_ns = self._state[at.NOW]

@@ -2,7 +2,8 @@
 
 Time of a kernel at core clock f and memory clock m::
 
-    latency_ns + latency_cycles / f + ((core_cycles / f)^p + (dram_bytes / (width m))^p)^(1/p)
+    latency_ns + latency_cycles / f + (core^p + memory^p)^(1/p)
+    core = core_cycles / f,   memory = dram_bytes / (bus width x reach(m) x m)
 
 Power while it runs is board + leakage(V, T) + clock tree V^2 f + memory clock + the kernel's own
 energy (core energy V^2, memory traffic) over its time. Under a cap the governor lowers the core
@@ -14,6 +15,7 @@ Left out: power within a kernel is even; voltage depends on the core clock alone
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,11 +28,15 @@ from .terms import KernelTerms
 
 __all__ = [
     "ClockTables",
+    "base_power_w",
     "build_tables",
     "clock_index",
     "droop_limit_mhz",
     "highest_core_index",
     "idle_tables",
+    "kernel_time_ns",
+    "leakage_growth_w_per_c",
+    "steady_power_w",
 ]
 
 FloatArray = npt.NDArray[np.float64]
@@ -51,42 +57,99 @@ class ClockTables:
     power_w: FloatArray
 
 
-def _base_power_w(spec: GpuSpec, core_mhz: FloatArray, clock_share: float) -> FloatArray:
-    """(C, M) power that no kernel's own work causes, at the reference temperature."""
+def _at_mem(values: Mapping[int, float], spec: GpuSpec, mem_mhz: FloatArray) -> FloatArray:
+    """A per-memory-clock value at each of ``mem_mhz``, which must be among the GPU's clocks."""
+    clocks = np.array(sorted(spec.mem_clocks_mhz), dtype=np.float64)
+    table = np.array([values[mem] for mem in sorted(spec.mem_clocks_mhz)])
+    return np.asarray(table[np.searchsorted(clocks, mem_mhz)])
+
+
+def base_power_w(
+    spec: GpuSpec, core_mhz: FloatArray, mem_mhz: FloatArray, clock_share: float = 1.0
+) -> FloatArray:
+    """Power that no kernel's own work causes, at the reference temperature; shapes broadcast.
+
+    Args:
+        spec: the GPU.
+        core_mhz: core clocks as the driver reports them.
+        mem_mhz: memory clocks, each one of the GPU's.
+        clock_share: share of the clock tree that runs: 1 in a kernel, less between kernels.
+    """
     power = spec.power
+    core_mhz = np.maximum(core_mhz, spec.core_floor_mhz)
     volts = power.volts(core_mhz)
     core_w = power.leakage_w * volts / power.reference_v
     core_w = core_w + clock_share * power.clock_w * volts**2 * core_mhz * 1e-3
-    mem_w = np.array([power.mem_clock_w[mem] for mem in spec.mem_clocks_mhz])
-    return np.asarray(power.board_w + core_w[:, None] + mem_w[None, :])
+    return np.asarray(power.board_w + core_w + _at_mem(power.mem_clock_w, spec, mem_mhz))
+
+
+def leakage_growth_w_per_c(spec: GpuSpec, core_mhz: FloatArray) -> FloatArray:
+    """Growth of power per degree at each core clock."""
+    power = spec.power
+    volts = power.volts(np.maximum(core_mhz, spec.core_floor_mhz))
+    return np.asarray(power.leakage_w * power.leakage_per_c * volts / power.reference_v)
+
+
+def kernel_time_ns(
+    terms: KernelTerms, spec: GpuSpec, core_mhz: FloatArray, mem_mhz: FloatArray
+) -> FloatArray:
+    """Duration of each kernel; the terms (S,) broadcast against the clocks from the left.
+
+    Pass clocks of shape (S,) for one pair a kernel, or (C, 1) and (M,) for a full table (S, C, M).
+    """
+    core_mhz = np.maximum(core_mhz, spec.core_floor_mhz)
+    extra = np.broadcast(core_mhz, mem_mhz).ndim if core_mhz.ndim > 1 else 0
+    shape = (len(terms),) + (1,) * extra
+    rates = spec.rates
+    # Cycles over MHz are microseconds.
+    bus = rates.dram_bytes_per_mem_cycle * _at_mem(rates.dram_efficiency, spec, mem_mhz) * mem_mhz
+    core_ns = terms.core_cycles.reshape(shape) * 1e3 / core_mhz
+    mem_ns = terms.dram_bytes.reshape(shape) * 1e3 / bus
+    longer, shorter = np.maximum(core_ns, mem_ns), np.minimum(core_ns, mem_ns)
+    ratio = np.divide(shorter, longer, out=np.zeros_like(longer), where=longer > 0)
+    busy_ns = longer * (1.0 + ratio**rates.overlap) ** (1.0 / rates.overlap)
+    latency_ns = terms.latency_cycles.reshape(shape) * 1e3 / core_mhz
+    return np.asarray(terms.latency_ns.reshape(shape) + latency_ns + busy_ns)
+
+
+def steady_power_w(
+    terms: KernelTerms,
+    spec: GpuSpec,
+    core_mhz: FloatArray,
+    mem_mhz: FloatArray,
+    time_ns: FloatArray,
+) -> FloatArray:
+    """(N,) power of each kernel repeated until its own heat has settled, one clock pair each."""
+    volts = spec.power.volts(np.maximum(core_mhz, spec.core_floor_mhz))
+    own_w = (terms.core_mj_per_v2 * volts**2 + terms.dram_mj) * 1e6 / time_ns
+    cool_w = base_power_w(spec, core_mhz, mem_mhz) + own_w
+    growth = leakage_growth_w_per_c(spec, core_mhz)
+    thermal = spec.thermal
+    at_no_power = growth * (thermal.ambient_c - thermal.reference_c)
+    return np.asarray((cool_w + at_no_power) / (1.0 - growth * thermal.c_per_w))
 
 
 def idle_tables(spec: GpuSpec) -> tuple[FloatArray, FloatArray]:
     """Idle power (C, M) in W and leakage growth (C,) in W per degree, by clock index."""
+    core_mhz, mem_mhz = _axes(spec)
+    share = spec.power.idle_share
+    idle_w = base_power_w(spec, core_mhz[:, None], mem_mhz[None, :], share)
+    return idle_w, leakage_growth_w_per_c(spec, core_mhz)
+
+
+def _axes(spec: GpuSpec) -> tuple[FloatArray, FloatArray]:
     core_mhz = np.array(spec.core_clocks_mhz, dtype=np.float64)
-    growth = spec.power.leakage_w * spec.power.leakage_per_c
-    growth_w_per_c = growth * spec.power.volts(core_mhz) / spec.power.reference_v
-    return _base_power_w(spec, core_mhz, spec.power.idle_share), growth_w_per_c
+    return core_mhz, np.array(spec.mem_clocks_mhz, dtype=np.float64)
 
 
 def build_tables(terms: KernelTerms, spec: GpuSpec) -> ClockTables:
     """Time and power of every kernel at every clock of ``spec``."""
-    rates = spec.rates
-    core_mhz = np.array(spec.core_clocks_mhz, dtype=np.float64)
-    mem_mhz = np.array(spec.mem_clocks_mhz, dtype=np.float64)
-    # Cycles over MHz are microseconds.
-    core_ns = terms.core_cycles[:, None, None] * 1e3 / core_mhz[None, :, None]
-    bytes_per_us = rates.dram_bytes_per_mem_cycle * mem_mhz
-    mem_ns = terms.dram_bytes[:, None, None] * 1e3 / bytes_per_us[None, None, :]
-    longer, shorter = np.maximum(core_ns, mem_ns), np.minimum(core_ns, mem_ns)
-    ratio = np.divide(shorter, longer, out=np.zeros_like(longer), where=longer > 0)
-    busy_ns = longer * (1.0 + ratio**rates.overlap) ** (1.0 / rates.overlap)
-    latency_ns = terms.latency_ns[:, None] + terms.latency_cycles[:, None] * 1e3 / core_mhz
-    time_ns = latency_ns[:, :, None] + busy_ns
-
-    volts = spec.power.volts(core_mhz)
+    core_mhz, mem_mhz = _axes(spec)
+    time_ns = kernel_time_ns(terms, spec, core_mhz[:, None], mem_mhz[None, :])
+    volts = spec.power.volts(spec.running_core_mhz())
     own_mj = terms.core_mj_per_v2[:, None] * volts**2 + terms.dram_mj[:, None]
-    power_w = _base_power_w(spec, core_mhz, 1.0)[None] + own_mj[:, :, None] * 1e6 / time_ns
+    base_w = base_power_w(spec, core_mhz[:, None], mem_mhz[None, :])
+    power_w = base_w[None] + own_mj[:, :, None] * 1e6 / time_ns
     return ClockTables(time_ns=time_ns, power_w=power_w)
 
 

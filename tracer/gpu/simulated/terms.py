@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 import numpy.typing as npt
@@ -78,7 +78,7 @@ class KernelTerms:
 
     Attributes:
         core_cycles: core cycles of work (math, issue, L2), all SMs together.
-        dram_bytes: bytes over the memory bus, already divided by the reachable share of it.
+        dram_bytes: bytes over the memory bus.
         latency_ns: part of the time that no clock changes.
         latency_cycles: core cycles of dependent latency, never hidden.
         core_mj_per_v2: core energy at 1 V.
@@ -94,6 +94,15 @@ class KernelTerms:
 
     def __len__(self) -> int:
         return len(self.core_cycles)
+
+    def take(self, rows: npt.NDArray[np.int64]) -> KernelTerms:
+        """The terms of the kernels that ``rows`` (N,) names, repeated as it does."""
+        return KernelTerms(*(getattr(self, entry.name)[rows] for entry in fields(self)))
+
+    @classmethod
+    def zeros(cls, count: int) -> KernelTerms:
+        """Kernels without any work."""
+        return cls(*(np.zeros(count) for _ in fields(cls)))
 
 
 def _matched(op: str, table: tuple[tuple[str, float], ...], default: float) -> float:
@@ -139,7 +148,7 @@ def _one(work: KernelWork, spec: GpuSpec) -> tuple[float, float, float, float]:
     core_pj += l2_bytes * power.l2_byte_pj
     return (
         max(math_cycles + 0.0, issue_cycles, l2_cycles),
-        dram_bytes / rates.dram_efficiency,
+        dram_bytes,
         core_pj * 1e-9,
         dram_bytes * power.dram_byte_pj * 1e-9,
     )
