@@ -98,13 +98,14 @@ def unpack(values: Mapping[str, Any], where: str = "sequence") -> KernelSequence
     unzip = zlib.decompressobj()
     try:
         body = unzip.decompress(base64.b64decode(values["data"], validate=True), _MOST_BYTES)
-        texts, order = json.loads(body) if unzip.eof else (None, None)
+        texts, order = json.loads(body) if unzip.eof else ([], [-1])
     except (binascii.Error, zlib.error, ValueError, TypeError, RecursionError) as error:
         raise FormatError(f"{where}: the kernel sequence cannot be read: {error}") from error
     sound = (
         isinstance(texts, list)
         and isinstance(order, list)
         and all(isinstance(text, str) and text.count(";") >= 2 for text in texts)
+        and bool(order)
         and all(type(index) is int and 0 <= index < len(texts) for index in order)
     )
     if not sound:

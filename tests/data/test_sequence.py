@@ -10,7 +10,7 @@ from clockwright.data.sequence import pack, sequence_of, unpack
 from tests.strategies import traces
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow], max_examples=40)
+@settings(suppress_health_check=[HealthCheck.too_slow], max_examples=40, deadline=None)
 @given(traces())
 def test_a_sequence_has_the_fingerprint_of_its_tables_and_survives_packing(trace):
     whole = trace.checked()

@@ -8,6 +8,7 @@ from typing import Any
 from clockwright.data.schedule import Anchor, Cost, Predicted, Proof, Schedule, Segment
 from clockwright.data.sequence import KernelSequence, pack
 from clockwright.data.units import GOVERNOR, ClockPair
+from clockwright.tracer.work import KernelWork, StepItem, StepWork
 
 START = Anchor("", "step_start")
 A, B, C = ClockPair(1900, 9000), ClockPair(1200, 9000), ClockPair(1200, 5000)
@@ -62,3 +63,28 @@ def schedule(
         }
         | fields
     )
+
+
+GEMM = KernelWork(
+    "gemm", "aten::mm", "[[4096, 4096], [4096, 4096]]", "bfloat16",
+    2 * 4096**3, 4 * 4096**2, 2 * 4096**2, "tensor_16", 4096**2,
+)  # fmt: skip
+ADD = KernelWork("add", "aten::add", "[[67108864]]", "bfloat16", 2**26, 2**28, 2**27, "none", 2**26)
+
+
+def small_step(layers: int = 4) -> StepWork:
+    """Five matrix products and five additions a layer, about 10 ms each layer at full clocks."""
+    layer = [StepItem(0, "forward", "layer")] * 5 + [StepItem(1, "forward", "layer")] * 5
+    return StepWork("small", (GEMM, ADD), tuple(layer * layers))
+
+
+def phase_rows(
+    products: ClockPair, additions: ClockPair, layers: int = 4, lead: int = 0
+) -> list[Segment]:
+    """One pair for each layer's products and one for its additions."""
+    kernels = 10 * layers
+    return [
+        Segment(start, start + 5, pair, (start - lead) % kernels, START)
+        for layer in range(layers)
+        for start, pair in ((10 * layer, products), (10 * layer + 5, additions))
+    ]
