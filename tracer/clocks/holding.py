@@ -60,13 +60,13 @@ class HoldMonitor:
             return False
         if self._last_look_ns is not None and now_ns - self._last_look_ns < self._settle_ns // 3:
             return False
-        while self._past and self._past[0][0] < now_ns - self._settle_ns:
-            self._past.popleft()
+        self._forget_past(now_ns)
         return not any(pair.is_governor for _, pair in self._past)
 
     def look(self, reading: Reading, now_ns: int) -> bool:
         """Judge a reading taken when `due`; True if the locks are seen not to hold."""
         self._last_look_ns = now_ns
+        self._forget_past(now_ns)
         verdicts = [judge_reading(reading, self._pair)]
         verdicts += [judge_reading(reading, pair) for _, pair in self._past]
         settled = now_ns - self._since_ns >= self._settle_ns
@@ -81,3 +81,7 @@ class HoldMonitor:
             return False
         self.verdict, self.judged = LockVerdict.NOT_HELD, True
         return True
+
+    def _forget_past(self, now_ns: int) -> None:
+        while self._past and self._past[0][0] < now_ns - self._settle_ns:
+            self._past.popleft()

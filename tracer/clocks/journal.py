@@ -159,7 +159,7 @@ class GpuJournal:
         journal = cls(state, uuid, lock_fd)
         until = time.monotonic() + wait_s
         while not journal._try_lock():
-            if time.monotonic() >= until:
+            if time.monotonic() >= until or journal._keeper_lives():
                 journal.close()
                 raise DeviceBusyError(journal._busy_message())
             time.sleep(0.01)
@@ -173,6 +173,14 @@ class GpuJournal:
                 raise KeeperError(f"{self._state}: cannot lock: {error.strerror}") from error
             return False
         return True
+
+    def _keeper_lives(self) -> bool:
+        """True if a living keeper holds the lock, so that waiting for a repair is in vain."""
+        try:
+            entry = self.read()
+        except InputError:
+            return False
+        return entry is not None and Path(f"/proc/{entry.keeper_pid}").exists()
 
     def _busy_message(self) -> str:
         held_by = "another clock keeper"

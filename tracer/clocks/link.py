@@ -119,7 +119,9 @@ class KeeperLink:
                 if fds:
                     sent = socket.send_fds(self._connection, [line], fds)
                     line = line[sent:]
-                self._connection.sendall(line)
+                # A refused connection is closed at once; the reason is still there to be read.
+                with contextlib.suppress(BrokenPipeError):
+                    self._connection.sendall(line)
                 reply = self._receive()
             except OSError as error:
                 raise _gone(error.strerror or str(error)) from error

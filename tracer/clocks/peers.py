@@ -6,8 +6,10 @@ Sources: unix(7) SO_PEERCRED, SO_PEERGROUPS in linux/socket.h (number 59), pidfd
 from __future__ import annotations
 
 import os
+import pwd
 import socket
 import struct
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +18,7 @@ from ...data.errors import RightsError
 __all__ = ["Credentials", "check_may_connect", "peer_credentials", "process_name", "watch_process"]
 
 _SO_PEERGROUPS = 59
-_MOST_GROUPS = 65_536
+_MOST_BYTES = 1024  # Python's own limit on the answer: 256 groups
 
 
 @dataclass(frozen=True)
@@ -38,12 +40,19 @@ def peer_credentials(connection: socket.socket) -> Credentials:
     """Ask the kernel who made the other end of a Unix socket."""
     raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     pid, uid, gid = struct.unpack("3i", raw)
+    return Credentials(pid, uid, frozenset((gid, *_peer_groups(connection, uid, gid))))
+
+
+def _peer_groups(connection: socket.socket, uid: int, gid: int) -> Iterable[int]:
     try:
-        packed = connection.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, 4 * _MOST_GROUPS)
+        packed = connection.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, _MOST_BYTES)
     except OSError:
-        packed = b""  # an older kernel: the primary group alone counts
-    groups = struct.unpack(f"{len(packed) // 4}I", packed)
-    return Credentials(pid, uid, frozenset((gid, *groups)))
+        # A kernel before 4.13, or more groups than fit: what the user database says.
+        try:
+            return os.getgrouplist(pwd.getpwuid(uid).pw_name, gid)
+        except KeyError:
+            return ()
+    return struct.unpack(f"{len(packed) // 4}I", packed)
 
 
 def check_may_connect(peer: Credentials, group_id: int | None) -> None:
