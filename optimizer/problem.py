@@ -27,6 +27,7 @@ from .switch_model import Free, Lag, MatrixStall, SwitchModel
 __all__ = ["Problem"]
 
 _T = TypeVar("_T", bound=np.generic)
+_FREE = Free()
 _LARGEST = 1e18  # ns (31 years) or mJ: sums stay well inside float64 and int64
 
 
@@ -65,7 +66,7 @@ class Problem:
     energy_scale: NDArray[np.float64] | None = None
     gap_ns: NDArray[np.float64] | None = None
     idle_power_w: NDArray[np.float64] | None = None
-    switch: SwitchModel = Free()
+    switch: SwitchModel = _FREE
     boundary: NDArray[np.bool_] | None = None
     cyclic: bool = True
     allowed: NDArray[np.bool_] | None = None

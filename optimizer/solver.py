@@ -1,0 +1,164 @@
+"""The way from a problem to a proven schedule.
+
+Stall and free switches: drop dominated cells, bound by the Lagrangian dual, splice its two paths,
+fix cells by reduced cost, close the rest with a labelling search under rising caps, and give what
+the caps leave open to an integer program. Each step is taken only if the gap is still over the
+tolerance and time is left. Lag has its own module with the same steps.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+import numpy as np
+
+from ..data.errors import InfeasibleError, InputError
+from .deadline import Deadline
+from .dual import Closed, Dual, Point, close, maximise, turn_at
+from .fixing import Network, build_network
+from .incumbent import Incumbent
+from .instance import Instance, build_instance
+from .labels import search_labels
+from .problem import Problem
+from .prune import prune
+from .solution import Solution
+from .splice import splice
+from .switch_cost import BIG
+from .switch_model import Lag
+from .viterbi import Sweeper
+
+__all__ = ["Method", "solve"]
+
+Method = Literal["auto", "full-ilp-highs", "full-ilp-cpsat", "full-ilp-scip"]
+
+_CAPS = (300, 3_000, 10_000)
+_MOST_ILP_CELLS = 4_000
+# The budget less the gaps is rounded, and so are running sums: bounds are proven for a budget
+# looser by this fraction, schedules are admitted by the certificate's exact sums alone.
+_LOOSE = 1e-13
+
+
+def solve(
+    problem: Problem, budget: float, *, time_limit_s: float, tolerance: float, method: Method
+) -> Solution:
+    """See `clockwright.optimizer.solve`."""
+    if method not in get_args(Method):
+        raise InputError(f"method must be one of {', '.join(get_args(Method))}, got {method!r}")
+    if not np.isfinite(time_limit_s) or time_limit_s <= 0:
+        raise InputError(f"time_limit_s must be finite and positive, got {time_limit_s!r}")
+    if not 0 <= tolerance < 1:
+        raise InputError(f"tolerance must be at least 0 and under 1, got {tolerance!r}")
+    deadline = Deadline(time_limit_s)
+    hold = Incumbent(problem, budget, tolerance)
+    if isinstance(problem.switch, Lag):
+        from .lag import solve_lag
+
+        return solve_lag(problem, hold, deadline, method)
+    if method != "auto":
+        from .full_ilp import solve_full
+
+        return solve_full(problem, hold, deadline, method.removeprefix("full-ilp-"))
+    inst = prune(build_instance(problem))
+    budget_ns = (hold.budget_time_ns - inst.gap_ns) * (1 + (inst.n_blocks + 8) * _LOOSE)
+    _offer_single_pairs(inst, hold, budget_ns)
+    least = _least_time(inst, hold, budget_ns)
+    dual = maximise(inst, budget_ns, least, deadline, tolerance / 20)
+    hold.offer(inst.choice(dual.under.path), "dual")
+    hold.prove(dual.bound_mj, "dual", dual.multiplier)
+    if dual.over is None:
+        # The cheapest schedule of all is within the budget: only rounding parts it from its bound.
+        hold.tolerance = max(tolerance, (inst.n_blocks + 8) * 2.0**-50)
+        return hold.solution(deadline)
+    if not hold.closed:
+        hold.offer(inst.choice(splice(inst, dual.under, dual.over, budget_ns)), "splice")
+    if not hold.closed and not deadline.passed:
+        _close_gap(inst, hold, dual, budget_ns, deadline)
+    return hold.solution(deadline)
+
+
+def _offer_single_pairs(inst: Instance, hold: Incumbent, budget_ns: float) -> None:
+    """The best single pair is always in hand, whatever strikes later."""
+    share = np.bincount(inst.row, None if inst.plain else inst.tscale, len(inst.time))
+    time = share @ np.minimum(inst.time, BIG)
+    energy = np.bincount(
+        inst.row, None if inst.plain else inst.escale, len(inst.time)
+    ) @ np.minimum(inst.energy, BIG)
+    if not inst.plain:
+        energy = energy + inst.hold.sum() * inst.idle
+    energy[(time > budget_ns * (1 + 1e-9)) | (energy >= BIG / 2)] = np.inf
+    for f in np.argsort(energy, kind="stable")[:3]:
+        if np.isfinite(energy[f]):
+            path = np.full(inst.n_blocks, f, dtype=np.int32)
+            if hold.offer(inst.choice(path), "single pair"):
+                return
+
+
+def _least_time(inst: Instance, hold: Incumbent, budget_ns: float) -> Point:
+    """The path of least time.
+
+    The deadline does not stop this: without it nothing can be said of the budget.
+
+    Raises:
+        InfeasibleError: even that path is over the budget.
+    """
+    sweeper = Sweeper(inst, 0.0, 1.0)
+    closed = close(sweeper, turn_at(sweeper), Deadline(np.inf), stop_at=budget_ns * (1 - 1e-9))
+    time_ns, energy_mj = inst.total(closed.path)
+    choice = inst.choice(closed.path)
+    hold.offer(choice, "least time")
+    if hold.choice is None:
+        from .certificate import evaluate
+
+        least = evaluate(hold.problem, choice).time_ns / hold.problem.baseline_time_ns - 1
+        asked = hold.budget_time_ns / hold.problem.baseline_time_ns - 1
+        raise InfeasibleError(
+            f"no schedule meets a slowdown of {asked:.4%}: the fastest one is {least:+.4%} against "
+            f"the baseline; allow at least {np.ceil(least * 1e6) / 1e4:.4f}%",
+            least,
+        )
+    return Point(closed.path, time_ns, energy_mj)
+
+
+def _close_gap(
+    inst: Instance, hold: Incumbent, dual: Dual, budget_ns: float, deadline: Deadline
+) -> None:
+    """Fixing, labels under rising caps, and the integer program on what they leave open."""
+    gain = hold.tolerance * 0.9
+    sweeper = Sweeper(inst, 1.0, dual.multiplier)
+    turn = turn_at(sweeper)
+    share = dual.multiplier * budget_ns
+    closed: Closed | None = None
+    for cap in _CAPS:
+        limit = hold.energy_mj * (1 - gain) + share
+        closed = close(sweeper, turn, deadline, stop_at=limit)
+        if inst.cyclic:
+            starts = [int(s) for s in np.argsort(closed.starts) if closed.starts[s] < limit]
+            # A start whose walk was not looked at is as cheap as its bound.
+        else:
+            starts = [-1]
+        bound = hold.energy_mj * (1 - gain)
+        left: list[Network] = []
+        for s in starts:
+            free = float(closed.starts[max(s, 0)]) - share
+            net = build_network(
+                inst,
+                dual.multiplier,
+                turn,
+                s if inst.cyclic else None,
+                hold.energy_mj * (1 - gain) + share,
+            )
+            if net is None or deadline.passed:
+                bound = min(bound, free)
+                continue
+            found = search_labels(
+                net, inst.stall, budget_ns, dual.multiplier, hold.energy_mj, gain, cap, deadline
+            )
+            if found.path is not None:
+                hold.offer(inst.choice(found.path), "labels")
+            bound = min(bound, max(found.bound_mj, free))
+            if not found.complete:
+                left.append(net)
+        bound = min(bound, hold.energy_mj * (1 - gain))
+        hold.prove(bound * (1 - inst.n_blocks * 2.0**-50), "labels")
+        if hold.closed or deadline.passed:
+            return
