@@ -1,0 +1,1 @@
+"""Our own models: real PyTorch modules, built on the device they are asked for."""

@@ -1,0 +1,90 @@
+"""The declared table: which kernels CUDA launches for one operator call.
+
+An operator makes none (a view, an allocation), one, or several kernels. Operators seen on a CPU
+build under another name stand beside their CUDA kernels. What the table does not know falls back
+in order: tagged pointwise by torch, tagged a reduction, in torch's FLOP table, else one kernel
+named ``unmapped`` whose bytes are right and whose arithmetic is one operation an element.
+
+| operators | kernels | reason |
+|---|---|---|
+| views, ``detach``, ``empty``, ``lift_fresh``, ``_local_scalar_dense`` | 0 | no arithmetic; a copy to the host runs on the copy engine |
+| ``addmm``, ``mm``, ``bmm`` | 1 | a bias vector is the GEMM's epilogue |
+| ``_scaled_dot_product_flash_attention_for_cpu`` | 1 | CUDA's fused attention |
+| its backward | 3 | flash attention's; row sums and one for memory-efficient attention |
+| ``native_layer_norm_backward`` | 2 | input's gradient; gamma's and beta's |
+| ``nll_loss_backward`` | 2 | zeros, scatter |
+| ``embedding_dense_backward`` | 2 or 14 | few indices: zeros, one kernel; else sort and segments |
+| ``_fused_adamw_`` and the like, ``_foreach_*`` | chunks | multi-tensor launches, see multi_tensor |
+| elementwise, reductions, copies, fills | 1 | TensorIterator |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from . import rules_layers, rules_lists, rules_matrix, rules_pointwise
+from .kernel_call import Kernel, OpCall
+
+__all__ = ["NO_KERNEL", "kernels_of"]
+
+Rule = Callable[[OpCall], list[Kernel]]
+
+NO_KERNEL = frozenset(
+    {
+        "detach", "alias", "_unsafe_view", "view", "_reshape_alias", "lift_fresh", "lift", "lift_fresh_copy",
+        "empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "resize_",
+        "set_", "_local_scalar_dense", "is_same_size", "sym_size", "sym_stride", "sym_numel",
+        "_amp_host_sync", "record_stream", "_has_compatible_shallow_copy_type", "_assert_async",
+        "equal", "is_pinned", "pin_memory", "_pin_memory",
+    }
+)  # fmt: skip
+
+_TABLE: dict[str, Rule] = {
+    **dict.fromkeys(("mm", "addmm", "bmm", "baddbmm", "_scaled_mm"), rules_matrix.gemm),
+    "convolution": rules_matrix.convolution,
+    "convolution_backward": rules_matrix.convolution_backward,
+    "_scaled_dot_product_flash_attention_for_cpu": rules_matrix.attention_forward,
+    "_scaled_dot_product_flash_attention_for_cpu_backward": rules_matrix.attention_backward,
+    "native_layer_norm": rules_layers.layer_norm,
+    "_fused_rms_norm": rules_layers.layer_norm,
+    "native_layer_norm_backward": rules_layers.layer_norm_backward,
+    **dict.fromkeys(("_softmax", "_log_softmax", "_safe_softmax"), rules_layers.softmax),
+    **dict.fromkeys(
+        ("_softmax_backward_data", "_log_softmax_backward_data"), rules_layers.softmax_backward
+    ),
+    "nll_loss_forward": rules_layers.nll_loss,
+    "nll_loss_backward": rules_layers.nll_loss_backward,
+    "embedding": rules_layers.embedding,
+    "embedding_dense_backward": rules_layers.embedding_backward,
+    **dict.fromkeys(("index", "index_select", "gather", "take"), rules_layers.gather),
+    **dict.fromkeys(("index_put", "index_put_", "_index_put_impl_"), rules_layers.index_put),
+    **dict.fromkeys(("cat", "stack"), rules_layers.concatenate),
+    "native_dropout": rules_layers.dropout,
+    "native_dropout_backward": rules_layers.dropout_backward,
+    "_amp_foreach_non_finite_check_and_unscale_": rules_layers.unscale,
+    **dict.fromkeys(("copy_", "_to_copy", "clone", "contiguous", "repeat"), rules_pointwise.copy),
+    **dict.fromkeys(rules_pointwise.FILLS, rules_pointwise.fill),
+    **dict.fromkeys(rules_pointwise.REDUCTIONS, rules_pointwise.reduction),
+    **dict.fromkeys(rules_lists.FUSED_OPTIMIZERS, rules_lists.fused_optimizer),
+}
+
+
+def _unmapped(call: OpCall) -> list[Kernel]:
+    if not call.outputs or call.out.numel() == 0:
+        return []
+    unit = call.matrix_unit(call.out.dtype) if call.flops else None
+    return [Kernel(f"unmapped<{call.op}>", call.flops or call.out.numel(), math=unit)]
+
+
+def kernels_of(call: OpCall) -> list[Kernel]:
+    """The kernels of one call, in launch order; empty where CUDA launches none."""
+    rule = _TABLE.get(call.name)
+    if rule is not None:
+        return rule(call)
+    if call.name.startswith("_foreach_"):
+        return rules_lists.foreach(call)
+    if call.pointwise:
+        return rules_pointwise.pointwise(call)
+    if call.reduction:
+        return rules_pointwise.reduction(call)
+    return _unmapped(call)

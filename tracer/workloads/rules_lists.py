@@ -1,0 +1,114 @@
+"""Operators on lists of tensors, the optimizers above all: chunked multi-tensor kernels.
+
+Each launch of a call works on a slice of the elements, so bytes and FLOPs are shared out by
+elements. State that CUDA keeps on the host (step counts of an optimizer that is neither fused nor
+capturable) launches nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from .kernel_call import Kernel, OpCall, dtype_name
+from .multi_tensor import split_launches
+
+__all__ = ["FUSED_OPTIMIZERS", "foreach", "fused_optimizer"]
+
+
+@dataclass(frozen=True)
+class FusedOptimizer:
+    """A fused optimizer kernel: which argument lists it reads and writes, FLOPs an element."""
+
+    functor: str
+    read: tuple[int, ...]
+    written: tuple[int, ...]
+    flops_per_element: int
+
+
+# Positions of the lists: params, grads, then state. Costs count the published update rule with a
+# division and a square root as eight operations each, as in rules_pointwise.
+FUSED_OPTIMIZERS = {
+    "_fused_adamw_": FusedOptimizer("FusedAdamMathFunctor", (0, 1, 2, 3), (0, 2, 3), 30),
+    "_fused_adam_": FusedOptimizer("FusedAdamMathFunctor", (0, 1, 2, 3), (0, 2, 3), 30),
+    "_fused_sgd_": FusedOptimizer("FusedSgdMathFunctor", (0, 1, 2), (0, 2), 6),
+    "_fused_adagrad_": FusedOptimizer("FusedAdagradMathFunctor", (0, 1, 2), (0, 2), 22),
+}
+
+
+def fused_optimizer(call: OpCall) -> list[Kernel]:
+    """The chunked launches of one fused optimizer step over all its parameters."""
+    spec = FUSED_OPTIMIZERS[call.name]
+    lists = {i: call.args[i] for i in set(spec.read) | set(spec.written)}
+    lists = {i: tensors for i, tensors in lists.items() if tensors}
+    if call.name in {"_fused_adam_", "_fused_adamw_"} and call.arg(4, "max_exp_avg_sqs"):
+        lists[4] = call.arg(4, "max_exp_avg_sqs")
+        read, written = (*spec.read, 4), (*spec.written, 4)
+    else:
+        read, written = spec.read, spec.written
+    params = call.args[0]
+    if not params:
+        return []
+    size = {i: tensors[0].element_size() for i, tensors in lists.items()}
+    dtype = dtype_name(params[0].dtype)
+    return [
+        Kernel(
+            f"multi_tensor_apply_kernel<{spec.functor}>",
+            launch.elements * spec.flops_per_element,
+            launch.elements * sum(size[i] for i in read if i in size),
+            launch.elements * sum(size[i] for i in written if i in size),
+            "fp32",
+            dtype,
+            launch.elements,
+            f"[{len(lists)} lists, {launch.tensors} tensors, {launch.elements} elements]",
+        )
+        for launch in split_launches([p.numel() for p in params], len(lists))
+    ]
+
+
+def _norm(call: OpCall, tensors: list[torch.Tensor], kernels: list[Kernel]) -> list[Kernel]:
+    """A norm of each tensor leaves partial sums a chunk, which a second kernel joins."""
+    count = len(tensors)
+    cleanup = Kernel(
+        "lpnorm_cleanup",
+        count,
+        count * 4,
+        sum(t.element_size() for t in call.outputs),
+        "fp32",
+        elements=count,
+        shapes=f"[{count} tensors]",
+    )
+    return [*kernels, cleanup]
+
+
+def foreach(call: OpCall) -> list[Kernel]:
+    """The chunked launches of one ``_foreach_*`` call; none where its tensors stay on the host."""
+    lists = [a for a in call.args if isinstance(a, list | tuple) and a]
+    tensor_lists = [a for a in lists if isinstance(a[0], torch.Tensor)]
+    scalar_list = any(not isinstance(a[0], torch.Tensor) for a in lists)
+    if not tensor_lists or id(tensor_lists[0][0]) in call.host:
+        return []
+    operation = call.name.removeprefix("_foreach_").rstrip("_")
+    first = tensor_lists[0]
+    in_place = call.name.endswith("_")
+    reads = tensor_lists[1:] if operation in {"copy", "zero"} else tensor_lists
+    is_norm = operation == "norm"
+    targets = [first] if in_place else ([] if is_norm else [call.outputs])
+    depth = len(tensor_lists) + (0 if in_place or is_norm else 1)
+    weight = {"sqrt": 8, "div": 8, "addcdiv": 10, "addcmul": 3, "lerp": 3, "norm": 2}
+    kernels = [
+        Kernel(
+            f"multi_tensor_apply_kernel<{operation}>",
+            0 if operation in {"copy", "zero"} else launch.elements * weight.get(operation, 1),
+            launch.elements * sum(t[0].element_size() for t in reads),
+            launch.elements * sum(t[0].element_size() for t in targets)
+            + (launch.blocks * 4 * is_norm),
+            None,
+            dtype_name(first[0].dtype),
+            launch.elements,
+            f"[{depth} lists, {launch.tensors} tensors, {launch.elements} elements]",
+        )
+        for launch in split_launches([t.numel() for t in first], depth, scalar_list=scalar_list)
+    ]
+    return _norm(call, list(first), kernels) if is_norm else kernels
