@@ -5,6 +5,7 @@ did. So each kernel's terms are fitted together with those all kernels share: fi
 cycles, bytes, latencies; share of the bus at each memory clock, overlap, lowest real core clock),
 then powers (core and memory energy; board, clock tree, memory clocks, voltage curve), by robust
 least squares on the logarithm, with the sparsity of one kernel's rows not touching another's terms.
+Core and memory energy of a kernel enter power linearly and are solved for at every step.
 
 Bytes come out in units of the bus: a byte the table's kernel moved at an efficiency of its own is
 counted as more bytes. Voltage is relative: only its square times an energy shows in power, so the
@@ -19,7 +20,7 @@ from functools import partial
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import least_squares
+from scipy.optimize import least_squares, nnls
 from scipy.sparse import lil_matrix
 
 from .model import kernel_time_ns, steady_power_w
@@ -34,7 +35,6 @@ Bools = npt.NDArray[np.bool_]
 
 _ROBUST_SCALE = 0.03
 _TIME_TERMS = 4
-_POWER_TERMS = 2
 _MIN_LOG, _MAX_LOG = -40.0, 60.0
 
 
@@ -75,16 +75,11 @@ def _pack_time(terms: KernelTerms) -> Floats:
     return np.log(np.maximum(np.stack(columns, axis=1), 1e-15)).ravel()
 
 
-def _unpack(base: KernelTerms, time_logs: Floats | None, power_logs: Floats | None) -> KernelTerms:
-    if time_logs is not None:
-        latency_ns, cycles, core, dram = np.exp(time_logs.reshape(-1, _TIME_TERMS)).T
-        base = replace(
-            base, latency_ns=latency_ns, latency_cycles=cycles, core_cycles=core, dram_bytes=dram
-        )
-    if power_logs is not None:
-        core_mj, dram_mj = np.exp(power_logs.reshape(-1, _POWER_TERMS)).T
-        base = replace(base, core_mj_per_v2=core_mj, dram_mj=dram_mj)
-    return base
+def _unpack(base: KernelTerms, time_logs: Floats) -> KernelTerms:
+    latency_ns, cycles, core, dram = np.exp(time_logs.reshape(-1, _TIME_TERMS)).T
+    return replace(
+        base, latency_ns=latency_ns, latency_cycles=cycles, core_cycles=core, dram_bytes=dram
+    )
 
 
 def _sparsity(kernel: Ints, kernels: int, per_kernel: int, shared: int) -> lil_matrix:
@@ -148,36 +143,39 @@ def _start_terms(rows: MeasuredRows, spec: GpuSpec) -> KernelTerms:
         best = table.copy() if best is None else np.where((cost < best_cost)[:, None], table, best)
         best_cost = np.minimum(cost, best_cost)
     assert best is not None
-    return _unpack(empty, best.ravel(), None)
+    return _unpack(empty, best.ravel())
 
 
 def _time_residual(logs: Floats, *, base: KernelTerms, spec: GpuSpec, rows: MeasuredRows) -> Floats:
-    terms = _unpack(base, logs, None).take(rows.kernel)
+    terms = _unpack(base, logs).take(rows.kernel)
     return np.log(kernel_time_ns(terms, spec, rows.core_mhz, rows.mem_mhz) / rows.time_ns)
 
 
-def _power_residual(
-    logs: Floats, *, base: KernelTerms, spec: GpuSpec, rows: MeasuredRows
-) -> Floats:
-    terms = _unpack(base, None, logs).take(rows.kernel)
-    modelled = steady_power_w(terms, spec, rows.core_mhz, rows.mem_mhz, rows.time_ns)
-    return np.log(modelled / rows.power_w)
+def _fit_own_power(terms: KernelTerms, spec: GpuSpec, rows: MeasuredRows) -> KernelTerms:
+    """Core energy, memory energy and busy share of each kernel, by non-negative least squares.
+
+    Given the shared terms, power is linear in the three, so they need no search. Residuals are
+    relative to the measured power.
+    """
+    names = ("core_mj_per_v2", "dram_mj", "busy_share")
+    count = len(terms)
+    bare = replace(terms, **{name: np.zeros(count) for name in names})
+    clocks = (rows.core_mhz, rows.mem_mhz, rows.time_ns)
+    base_w = steady_power_w(bare.take(rows.kernel), spec, *clocks)
+    units = (replace(bare, **{name: np.ones(count)}).take(rows.kernel) for name in names)
+    slopes = [(steady_power_w(unit, spec, *clocks) - base_w) / rows.power_w for unit in units]
+    design, target = np.stack(slopes, axis=1), 1.0 - base_w / rows.power_w
+    found = np.zeros((count, len(names)))
+    for kernel in range(count):
+        mine = rows.kernel == kernel
+        scale = design[mine].max(axis=0)
+        found[kernel] = nnls(design[mine] / scale, target[mine])[0] / scale
+    return replace(terms, **dict(zip(names, found.T, strict=True)))
 
 
 def fit_kernel_terms(rows: MeasuredRows, spec: GpuSpec) -> KernelTerms:
     """Each kernel's terms, the GPU's own being known; every kernel 0..S-1 needs rows."""
-    terms = _start_terms(rows, spec)
-    no_bounds = (np.zeros(0), np.zeros(0))
-    residual = partial(_power_residual, base=terms, spec=spec, rows=rows)
-    logs = _solve(residual, _power_start(terms, rows), no_bounds, rows.kernel, _POWER_TERMS)
-    return _unpack(terms, None, logs)
-
-
-def _power_start(terms: KernelTerms, rows: MeasuredRows) -> Floats:
-    """Half of each kernel's greatest power as core energy, a fifth as memory energy."""
-    most_mj = np.zeros(len(terms))
-    np.maximum.at(most_mj, rows.kernel, 0.4 * rows.power_w * rows.time_ns * 1e-6)
-    return np.log(np.stack([most_mj, 0.4 * most_mj], axis=1)).ravel()
+    return _fit_own_power(_start_terms(rows, spec), spec, rows)
 
 
 def _with_time(spec: GpuSpec, shared: Floats) -> GpuSpec:
@@ -222,7 +220,6 @@ def fit_spec(
     Returns:
         The fitted specification, and the terms of the S kernels.
     """
-    count = int(rows.kernel.max()) + 1
     terms = _start_terms(rows, spec)
     mems = len(spec.mem_clocks_mhz) - 1
     floor = spec.core_floor_mhz
@@ -237,23 +234,45 @@ def fit_spec(
         return _time_residual(x[2 + mems :], base=terms, spec=mine, rows=rows)
 
     x = _solve(time_residual, start, own_bounds, rows.kernel, _TIME_TERMS)
-    spec, terms = _with_time(spec, x[: 2 + mems]), _unpack(terms, x[2 + mems :], None)
+    spec, terms = _with_time(spec, x[: 2 + mems]), _unpack(terms, x[2 + mems :])
 
-    power_bounds = (
-        np.array([5.0, 1.0, knee_range_mhz[0], 0.0, 0.0, *[0.0] * mems]),
-        np.array([80.0, 200.0, knee_range_mhz[1], 2.0, 2.0, *[150.0] * mems]),
-    )
+    spec = _fit_shared_power(terms, spec, rows, knee_range_mhz)
+    return spec, _fit_own_power(terms, spec, rows)
+
+
+def _fit_shared_power(
+    terms: KernelTerms, spec: GpuSpec, rows: MeasuredRows, knee_range_mhz: tuple[float, float]
+) -> GpuSpec:
+    """Board, clock tree, voltage curve and memory clocks; kernels' own terms follow them."""
+    mems = len(spec.mem_clocks_mhz) - 1
+    low = np.array([5.0, 1.0, knee_range_mhz[0], 0.0, 0.0, *[0.0] * mems])
+    high = np.array([80.0, 200.0, knee_range_mhz[1], 2.0, 2.0, *[150.0] * mems])
     power = spec.power
     lowest = min(power.mem_clock_w, key=lambda mem: power.mem_clock_w[mem])
     mem_w = [power.mem_clock_w[mem] for mem in spec.mem_clocks_mhz if mem != lowest]
-    first = [power.board_w, power.clock_w, power.knee_mhz]
-    first += [power.slope_v_per_ghz, power.curve_v_per_ghz2, *mem_w]
-    start = np.concatenate([first, _power_start(terms, rows)])
+    start = np.array(
+        [
+            power.board_w,
+            power.clock_w,
+            power.knee_mhz,
+            power.slope_v_per_ghz,
+            power.curve_v_per_ghz2,
+            *mem_w,
+        ]
+    )
 
-    def power_residual(x: Floats) -> Floats:
-        mine = _with_power(spec, x[: 5 + mems])
-        return _power_residual(x[5 + mems :], base=terms, spec=mine, rows=rows)
+    def residual(shared: Floats) -> Floats:
+        mine = _with_power(spec, shared)
+        own = _fit_own_power(terms, mine, rows).take(rows.kernel)
+        modelled_w = steady_power_w(own, mine, rows.core_mhz, rows.mem_mhz, rows.time_ns)
+        return np.asarray(np.log(modelled_w / rows.power_w))
 
-    x = _solve(power_residual, start, power_bounds, rows.kernel, _POWER_TERMS)
-    assert len(terms) == count
-    return _with_power(spec, x[: 5 + mems]), _unpack(terms, None, x[5 + mems :])
+    solution = least_squares(
+        residual,
+        np.clip(start, low + 1e-6, high - 1e-6),
+        bounds=(low, high),
+        loss="soft_l1",
+        f_scale=_ROBUST_SCALE,
+        x_scale=np.array([10.0, 10.0, 100.0, 0.3, 0.3, *[10.0] * mems]),
+    )
+    return _with_power(spec, solution.x)

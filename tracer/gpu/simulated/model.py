@@ -5,10 +5,10 @@ Time of a kernel at core clock f and memory clock m::
     latency_ns + latency_cycles / f + (core^p + memory^p)^(1/p)
     core = core_cycles / f,   memory = dram_bytes / (bus width x reach(m) x m)
 
-Power while it runs is board + leakage(V, T) + clock tree V^2 f + memory clock + the kernel's own
-energy (core energy V^2, memory traffic) over its time. Under a cap the governor lowers the core
-clock to the highest step that meets it, so a lower memory clock can leave more core clock and be
-faster.
+Power while it runs is board + leakage(V, T) + clock tree V^2 f (more for SMs that hold blocks)
++ memory clock + the kernel's own energy (core energy V^2, memory traffic) over its time. Under a
+cap the governor lowers the core clock to the highest step that meets it, so a lower memory clock
+can leave more core clock and be faster.
 
 Left out: power within a kernel is even; voltage depends on the core clock alone.
 """
@@ -64,22 +64,19 @@ def _at_mem(values: Mapping[int, float], spec: GpuSpec, mem_mhz: FloatArray) -> 
     return np.asarray(table[np.searchsorted(clocks, mem_mhz)])
 
 
-def base_power_w(
-    spec: GpuSpec, core_mhz: FloatArray, mem_mhz: FloatArray, clock_share: float = 1.0
-) -> FloatArray:
+def base_power_w(spec: GpuSpec, core_mhz: FloatArray, mem_mhz: FloatArray) -> FloatArray:
     """Power that no kernel's own work causes, at the reference temperature; shapes broadcast.
 
     Args:
         spec: the GPU.
         core_mhz: core clocks as the driver reports them.
         mem_mhz: memory clocks, each one of the GPU's.
-        clock_share: share of the clock tree that runs: 1 in a kernel, less between kernels.
     """
     power = spec.power
     core_mhz = np.maximum(core_mhz, spec.core_floor_mhz)
     volts = power.volts(core_mhz)
     core_w = power.leakage_w * volts / power.reference_v
-    core_w = core_w + clock_share * power.clock_w * volts**2 * core_mhz * 1e-3
+    core_w = core_w + power.clock_w * volts**2 * core_mhz * 1e-3
     return np.asarray(power.board_w + core_w + _at_mem(power.mem_clock_w, spec, mem_mhz))
 
 
@@ -120,8 +117,10 @@ def steady_power_w(
     time_ns: FloatArray,
 ) -> FloatArray:
     """(N,) power of each kernel repeated until its own heat has settled, one clock pair each."""
-    volts = spec.power.volts(np.maximum(core_mhz, spec.core_floor_mhz))
+    running_mhz = np.maximum(core_mhz, spec.core_floor_mhz)
+    volts = spec.power.volts(running_mhz)
     own_w = (terms.core_mj_per_v2 * volts**2 + terms.dram_mj) * 1e6 / time_ns
+    own_w = own_w + terms.busy_share * spec.power.busy_clock_w * volts**2 * running_mhz * 1e-3
     cool_w = base_power_w(spec, core_mhz, mem_mhz) + own_w
     growth = leakage_growth_w_per_c(spec, core_mhz)
     thermal = spec.thermal
@@ -132,8 +131,7 @@ def steady_power_w(
 def idle_tables(spec: GpuSpec) -> tuple[FloatArray, FloatArray]:
     """Idle power (C, M) in W and leakage growth (C,) in W per degree, by clock index."""
     core_mhz, mem_mhz = _axes(spec)
-    share = spec.power.idle_share
-    idle_w = base_power_w(spec, core_mhz[:, None], mem_mhz[None, :], share)
+    idle_w = base_power_w(spec, core_mhz[:, None], mem_mhz[None, :])
     return idle_w, leakage_growth_w_per_c(spec, core_mhz)
 
 
@@ -146,10 +144,13 @@ def build_tables(terms: KernelTerms, spec: GpuSpec) -> ClockTables:
     """Time and power of every kernel at every clock of ``spec``."""
     core_mhz, mem_mhz = _axes(spec)
     time_ns = kernel_time_ns(terms, spec, core_mhz[:, None], mem_mhz[None, :])
-    volts = spec.power.volts(spec.running_core_mhz())
+    running_mhz = spec.running_core_mhz()
+    volts = spec.power.volts(running_mhz)
+    busy_w = spec.power.busy_clock_w * volts**2 * running_mhz * 1e-3
     own_mj = terms.core_mj_per_v2[:, None] * volts**2 + terms.dram_mj[:, None]
     base_w = base_power_w(spec, core_mhz[:, None], mem_mhz[None, :])
     power_w = base_w[None] + own_mj[:, :, None] * 1e6 / time_ns
+    power_w += terms.busy_share[:, None, None] * busy_w[None, :, None]
     return ClockTables(time_ns=time_ns, power_w=power_w)
 
 

@@ -63,8 +63,9 @@ class PowerTerms:
         board_w: what neither clock nor voltage changes (regulators, fan, memory standby).
         leakage_w: core leakage at `reference_v` and the reference temperature; linear in voltage.
         leakage_per_c: relative growth of leakage per degree.
-        clock_w: clock tree and front end while a kernel runs, in W per V^2 and GHz.
-        idle_share: share of `clock_w` that remains between kernels.
+        clock_w: clock tree and front end, kernel or not, in W per V^2 and GHz.
+        busy_clock_w: what is added while every SM holds thread blocks, stalled or not; the same
+            unit. SMs without blocks are gated.
         mem_clock_w: W drawn for holding each memory clock, by MHz.
         min_v: voltage below the knee.
         knee_mhz: core clock up to which the voltage stays at `min_v`.
@@ -81,7 +82,7 @@ class PowerTerms:
     leakage_w: float
     leakage_per_c: float
     clock_w: float
-    idle_share: float
+    busy_clock_w: float
     mem_clock_w: Mapping[int, float]
     min_v: float
     knee_mhz: float

@@ -83,6 +83,7 @@ class KernelTerms:
         latency_cycles: core cycles of dependent latency, never hidden.
         core_mj_per_v2: core energy at 1 V.
         dram_mj: energy of the memory traffic.
+        busy_share: share of SMs that hold thread blocks while it runs.
     """
 
     core_cycles: FloatArray
@@ -91,6 +92,7 @@ class KernelTerms:
     latency_cycles: FloatArray
     core_mj_per_v2: FloatArray
     dram_mj: FloatArray
+    busy_share: FloatArray
 
     def __len__(self) -> int:
         return len(self.core_cycles)
@@ -115,13 +117,14 @@ def _wave_share(blocks: int, slots: int) -> float:
     return blocks / (math.ceil(blocks / slots) * slots)
 
 
-def _one(work: KernelWork, spec: GpuSpec) -> tuple[float, float, float, float]:
-    """Core cycles, DRAM bytes, core mJ per V^2 and DRAM mJ of one kernel."""
+def _one(work: KernelWork, spec: GpuSpec) -> tuple[float, float, float, float, float]:
+    """Core cycles, DRAM bytes, core mJ per V^2, DRAM mJ and busy share of one kernel."""
     rates, power = spec.rates, spec.power
     elements = max(work.elements, 1)
     tensor = work.math in _TENSOR
     if tensor:
-        share = _wave_share(math.ceil(elements / _TILE_ELEMENTS), spec.sms)
+        blocks = math.ceil(elements / _TILE_ELEMENTS)
+        share = _wave_share(blocks, spec.sms)
     else:
         blocks = math.ceil(elements / _ELEMENTS_PER_BLOCK)
         slots = spec.sms * _BLOCKS_PER_SM
@@ -147,16 +150,17 @@ def _one(work: KernelWork, spec: GpuSpec) -> tuple[float, float, float, float]:
     core_pj = work.flops * power.flop_pj[work.math] + instructions * power.instruction_pj
     core_pj += l2_bytes * power.l2_byte_pj
     return (
-        max(math_cycles + 0.0, issue_cycles, l2_cycles),
+        max(math_cycles, issue_cycles, l2_cycles),
         dram_bytes,
         core_pj * 1e-9,
         dram_bytes * power.dram_byte_pj * 1e-9,
+        max(share, min(1.0, blocks / spec.sms)),
     )
 
 
 def estimate_terms(works: Sequence[KernelWork], spec: GpuSpec) -> KernelTerms:
     """Terms of each kernel from its work, for the GPU ``spec``."""
-    rows = np.array([_one(work, spec) for work in works], dtype=np.float64).reshape(-1, 4)
+    rows = np.array([_one(work, spec) for work in works], dtype=np.float64).reshape(-1, 5)
     count = len(rows)
     return KernelTerms(
         core_cycles=rows[:, 0],
@@ -165,4 +169,5 @@ def estimate_terms(works: Sequence[KernelWork], spec: GpuSpec) -> KernelTerms:
         latency_cycles=np.full(count, spec.rates.floor_cycles),
         core_mj_per_v2=rows[:, 2],
         dram_mj=rows[:, 3],
+        busy_share=rows[:, 4],
     )
