@@ -1,0 +1,344 @@
+"""What noisy cells let one claim: a budget met at a stated confidence, a saving not flattered.
+
+Choosing the least of noisy cells favours those that came out low by chance, so the schedule's own
+sums promise too much. Each cell's mean x, with standard deviation s, is therefore split in two
+independent halves (Gaussian data thinning; Rasines and Young, Biometrika 110(3), 2023): x + s z and
+x - s z for a standard normal z have no covariance. Schedules are chosen on the first half. Time and
+energy are then estimated on the second, which had no part in the choice, so both are unbiased.
+
+Schedules are chosen for a row of budgets fixed without a look at the second half, from cautious to
+bold (the first half, split once more, tells how far sums of chosen cells flatter), and tested in
+that order: each passes if the upper confidence limit of its slowdown on the second half
+is within the budget; the last to pass before the first to fail is taken. Testing in a fixed order
+keeps the chance that any over-budget schedule is taken at 1 - confidence, without a correction
+(Maurer, Hothorn and Lehmacher 1995). The saving is estimated from energies of the second half,
+which the test did not look at. If none passes, the baseline is what can be promised.
+
+Left out: errors common to many cells (a drifting temperature, a biased counter) and errors of a
+cell's time and energy that go together; both are taken as independent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from math import sqrt
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..data.errors import InfeasibleError, InputError
+from .certificate import play_requests
+from .from_trace import Step
+from .plan import played_cost, solve_step
+from .solution import Solution
+from .switch_model import Lag
+
+if TYPE_CHECKING:
+    from .solver import Method
+
+__all__ = ["NoiseResult", "plan_under_noise"]
+
+Array = NDArray[np.float64]
+_MARGINS = (4.0, 2.8, 2.0, 1.3, 0.6)
+"""Budgets tried: the budget, less the expected flattery, less so many standard deviations."""
+_FLOOR = 0.05  # a noisy half keeps at least this share of a cell's mean: no time is negative
+
+
+@dataclass(frozen=True)
+class NoiseResult:
+    """What can be claimed.
+
+    Attributes:
+        confidence: of the budget and of both intervals.
+        slowdown: unbiased estimate, a fraction of the baseline.
+        saving: likewise.
+        slowdown_interval: two-sided.
+        saving_interval: two-sided.
+        slowdown_limit: upper confidence limit of the slowdown, one-sided.
+        met: True if a schedule passed the test; else the fallback's estimates are given.
+        tried: (budget, upper limit) of each schedule tested, in order.
+        seed: of the split.
+        notes: for the schedule file.
+    """
+
+    confidence: float
+    slowdown: float
+    saving: float
+    slowdown_interval: tuple[float, float]
+    saving_interval: tuple[float, float]
+    slowdown_limit: float
+    met: bool
+    tried: tuple[tuple[float, float], ...]
+    seed: int
+    notes: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """For the schedule file's ``extra``."""
+        return {
+            "method": "Gaussian thinning, fixed-sequence test",
+            "confidence": self.confidence,
+            "slowdown": self.slowdown,
+            "saving": self.saving,
+            "slowdown_limit": self.slowdown_limit,
+            "met": self.met,
+            "tried": [list(pair) for pair in self.tried],
+            "seed": self.seed,
+        }
+
+
+@dataclass(frozen=True)
+class _Estimate:
+    value: float
+    sd: float
+    quantile: float  # one-sided, of Student's t
+    quantile_two_sided: float
+
+    @property
+    def upper(self) -> float:
+        return self.value + self.quantile * self.sd
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        half = self.quantile_two_sided * self.sd
+        return self.value - half, self.value + half
+
+
+def plan_under_noise(
+    step: Step,
+    budget: float,
+    confidence: float,
+    *,
+    seed: int = 0,
+    time_limit_s: float = 60.0,
+    tolerance: float | None = None,
+    method: Method = "auto",
+) -> tuple[Solution, NoiseResult]:
+    """A schedule whose true slowdown is within the budget at a confidence.
+
+    The solution's time, energy and saving are sums over the cells as measured; its lower bound is
+    that of the problem over those cells at the whole budget, so that its gap holds the price of
+    caution. What may be promised is in the second value.
+
+    Args:
+        step: a step with spread (``step.sd``).
+        budget: slowdown allowed, a fraction.
+        confidence: of meeting it, 0.5 to under 1.
+        seed: of the split; the same seed gives the same schedule.
+        time_limit_s: wall time for all solves together.
+        tolerance: relative gap to stop each solve at.
+        method: of each solve.
+
+    Raises:
+        InputError: the confidence makes no sense or no cell has a spread.
+        InfeasibleError: no schedule meets the budget even if the cells are believed.
+    """
+    if not 0.5 <= confidence < 1:
+        raise InputError(f"confidence must be from 50% to under 100%, got {confidence:g}")
+    if step.sd is None:
+        raise InputError("the trace has no spread in its cells: nothing to be confident about")
+    share = time_limit_s / (len(_MARGINS) + 3)
+
+    def solve(on: Step, slowdown: float) -> Solution:
+        return _solve(on, slowdown, time_limit_s=share, tolerance=tolerance, method=method)
+
+    rng = np.random.default_rng(seed)
+    whole = solve(step, budget)
+    chosen_on, held_out = _split(step, rng, 1.0)
+    trials = _trial_budgets(chosen_on, budget, confidence, rng, solve)
+    tried: list[tuple[float, float]] = []
+    passed: _Tested | None = None
+    first: _Tested | None = None
+    for trial in trials:
+        try:
+            found = solve(chosen_on, trial)
+        except InfeasibleError:
+            continue
+        tested = _Tested(found, *_estimate(held_out, found, confidence, 2.0))
+        tried.append((trial, tested.slowdown.upper))
+        first = first or tested
+        if tested.slowdown.upper > budget:
+            break
+        passed = tested
+    notes: tuple[str, ...] = ()
+    if passed is None:
+        if first is None:
+            first = _Tested(whole, *_estimate(held_out, whole, confidence, 2.0))
+        notes = (
+            f"no schedule is sure at {confidence:.0%} to stay within the budget, given the noise "
+            "of the cells: run the baseline, allow more, or measure more",
+        )
+    best = passed or first
+    assert best is not None
+    result = NoiseResult(
+        confidence=confidence,
+        slowdown=best.slowdown.value,
+        saving=best.saving.value,
+        slowdown_interval=best.slowdown.interval,
+        saving_interval=best.saving.interval,
+        slowdown_limit=best.slowdown.upper,
+        met=passed is not None,
+        tried=tuple(tried),
+        seed=seed,
+        notes=notes,
+    )
+    return _on_measured(step, best.solution, whole), result
+
+
+@dataclass(frozen=True)
+class _Tested:
+    solution: Solution
+    slowdown: _Estimate
+    saving: _Estimate
+
+
+def _solve(
+    step: Step,
+    slowdown: float,
+    *,
+    time_limit_s: float,
+    tolerance: float | None,
+    method: Method,
+) -> Solution:
+    """Solve for a slowdown that may be negative: a step faster than its baseline."""
+    if slowdown >= 0:
+        return solve_step(
+            step, slowdown, time_limit_s=time_limit_s, tolerance=tolerance, method=method
+        )
+    problem, relaxed = (
+        None
+        if entry is None
+        else replace(entry, baseline_time_ns=entry.baseline_time_ns * (1 + slowdown))
+        for entry in (step.problem, step.relaxed)
+    )
+    assert problem is not None
+    faster = replace(step, problem=problem, relaxed=relaxed)
+    return solve_step(faster, 0.0, time_limit_s=time_limit_s, tolerance=tolerance, method=method)
+
+
+def _trial_budgets(
+    chosen_on: Step,
+    budget: float,
+    confidence: float,
+    rng: np.random.Generator,
+    solve: Callable[[Step, float], Solution],
+) -> list[float]:
+    """Budgets to try, cautious first, from the first half alone."""
+    one, other = _split(chosen_on, rng, sqrt(2.0))
+    probe = solve(one, budget)
+    seen, _ = _estimate(other, probe, confidence, 4.0)
+    claimed = _cost_at(one, probe)[0] / one.problem.baseline_time_ns - 1
+    # The probe was chosen with sqrt(2) the noise, and flattery goes with the noise.
+    flattery = max(0.0, seen.value - claimed) / sqrt(2.0)
+    sd = seen.sd / sqrt(2.0)
+    return [budget - flattery - margin * sd for margin in _MARGINS]
+
+
+def _split(step: Step, rng: np.random.Generator, times: float) -> tuple[Step, Step]:
+    """Two steps with independent errors, from one whose cells' error is ``times`` their sd."""
+    assert step.sd is not None
+    halves: list[list[Array]] = [[], []]
+    for table, sd in zip(step.tables, step.sd, strict=True):
+        shift = times * sd * rng.standard_normal(table.shape)
+        for half, sign in zip(halves, (1.0, -1.0), strict=True):
+            half.append(np.maximum(table + sign * shift, _FLOOR * table))
+    one, other = (step.with_tables(time_ns, energy_mj) for time_ns, energy_mj in halves)
+    return one, other
+
+
+def _cost_at(step: Step, solution: Solution) -> tuple[float, float]:
+    """Time and energy of a schedule on a step with other cells than it was chosen on."""
+    return played_cost(step, _choice_at(step, solution))
+
+
+def _choice_at(step: Step, solution: Solution) -> NDArray[np.int32]:
+    if not isinstance(step.problem.switch, Lag):
+        return solution.choice
+    try:
+        return play_requests(
+            step.problem,
+            int(solution.choice[0]),
+            solution.request_item,
+            solution.request_pair,
+        )
+    except ValueError:
+        # With these cells a dwell is missed by a hair: the schedule's own pairs stand.
+        return solution.choice
+
+
+def _estimate(
+    held_out: Step, solution: Solution, confidence: float, variances: float
+) -> tuple[_Estimate, _Estimate]:
+    """Slowdown and saving on cells whose error has ``variances`` times the sd's square."""
+    problem, sd = held_out.problem, held_out.sd
+    assert sd is not None
+    time_ns, energy_mj = _cost_at(held_out, solution)
+    choice = _choice_at(held_out, solution)
+    estimates = []
+    for which, (value, base) in enumerate(
+        ((time_ns, problem.baseline_time_ns), (energy_mj, problem.baseline_energy_mj))
+    ):
+        ratio = value / base
+        weight = _counts(held_out, choice, which)
+        if held_out.baseline is not None:
+            constant = np.full_like(choice, held_out.baseline)
+            weight = weight - ratio * _counts(held_out, constant, which)
+        terms = variances * (weight * sd[which] / base) ** 2
+        central = ratio - 1 if which == 0 else 1 - ratio
+        estimates.append(_Estimate(central, *_spread_of(terms, held_out.n, confidence)))
+    return estimates[0], estimates[1]
+
+
+def _counts(step: Step, choice: NDArray[np.int32], which: int) -> Array:
+    """(S, F) launches, scales included, of each cell under a choice.
+
+    Where kernels overlap, time is that of the chain, and a kernel beside it counts at the pair it
+    starts at.
+    """
+    rows, scale = step.rows(), step.scales[which]
+    item = np.searchsorted(step.layout.first_rows(), np.arange(len(rows)), side="right") - 1
+    counts = np.zeros(step.tables[0].shape)
+    member = step.layout.chain if which == 0 else np.arange(len(rows))
+    np.add.at(counts, (rows[member], choice[item[member]]), scale[member])
+    return counts
+
+
+def _spread_of(terms: Array, n: Array, confidence: float) -> tuple[float, float, float]:
+    """Standard deviation of a sum, with Student's quantiles (one-sided, two-sided).
+
+    Degrees of freedom after Welch and Satterthwaite; a cell of unknown n counts as well known.
+    """
+    from scipy.stats import norm, t
+
+    total = float(terms.sum())
+    known = np.isfinite(n) & (terms > 0)
+    lost = float((terms[known] ** 2 / np.maximum(n[known] - 1, 1)).sum())
+    tails = confidence, (1 + confidence) / 2
+    if lost <= 0:
+        one, two = (float(norm.ppf(tail)) for tail in tails)
+    else:
+        one, two = (float(t.ppf(tail, total**2 / lost)) for tail in tails)
+    return sqrt(total), one, two
+
+
+def _on_measured(step: Step, found: Solution, whole: Solution) -> Solution:
+    """The schedule's sums over the cells as measured, against the bound at the whole budget."""
+    choice = _choice_at(step, found)
+    time_ns, energy_mj = played_cost(step, choice)
+    lower = min(whole.lower_bound_mj, energy_mj)
+    problem = step.problem
+    return replace(
+        found,
+        choice=choice,
+        time_ns=time_ns,
+        energy_mj=energy_mj,
+        budget_time_ns=whole.budget_time_ns,
+        lower_bound_mj=lower,
+        gap=(energy_mj - lower) / energy_mj if energy_mj > 0 else 0.0,
+        slowdown=time_ns / problem.baseline_time_ns - 1,
+        saving=1 - energy_mj / problem.baseline_energy_mj,
+        method=f"cautious: {found.method}; bound at the whole budget: {whole.method}",
+        status=whole.status,
+        seconds=found.seconds + whole.seconds,
+    )
