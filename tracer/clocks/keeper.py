@@ -106,7 +106,6 @@ class Keeper:
             fds: file descriptors that came with the connection and are not used yet; ``arm``
                 takes the first.
         """
-        owner.heard_s = time.monotonic()
         reply: dict[str, Any] = {"id": message.get("id")}
         try:
             name = protocol.field(message, "op", str)
@@ -122,13 +121,21 @@ class Keeper:
         except Exception as error:  # noqa: BLE001  one owner's odd request must not end the others
             _log.exception("request %r failed", message.get("op"))
             return reply | {"ok": False, "error": protocol.error_to_json(error)}
+        finally:
+            owner.heard_s = time.monotonic()  # while it waits for the answer it cannot beat
         return reply | {"ok": True, **result}
 
-    def tick(self) -> None:
-        """What time alone brings: missed heartbeats, and looks at whether locks hold."""
+    def tick(self, *, heard_all: bool = True) -> None:
+        """What time alone brings: missed heartbeats, and looks at whether locks hold.
+
+        Args:
+            heard_all: False if messages may have come that were not read yet, so that an owner's
+                silence may be the keeper's own deafness.
+        """
         now_s = time.monotonic()
         for owner in self.owners:
-            for uuid, limit_s in list(owner.heartbeat_s.items()):
+            limits_s = list(owner.heartbeat_s.items()) if heard_all else []
+            for uuid, limit_s in limits_s:
                 if now_s - owner.heard_s > limit_s:
                     why = f"no heartbeat from process {owner.pid} for {limit_s:g} s"
                     self.end_leases(owner, why, only=uuid)

@@ -131,9 +131,12 @@ class Server:
             self._watch_guardian()
             while not self._ending and (self._listener is not None or self._peers):
                 busy = any(peer.owner.leases for peer in self._peers)
-                for key, _ in self._selector.select(_TICK_S if busy else _IDLE_TICK_S):
+                ready = self._selector.select(_TICK_S if busy else _IDLE_TICK_S)
+                began_s = time.monotonic()
+                for key, _ in ready:
                     key.data(key.fileobj)
-                self._keeper.tick()
+                # After a slow request (a disk's sync, a driver's start) heartbeats may lie unread.
+                self._keeper.tick(heard_all=time.monotonic() - began_s < _TICK_S)
         finally:
             self._keeper.close(self._ending or "the keeper ends")
             signal.set_wakeup_fd(-1)

@@ -31,6 +31,21 @@ def wait_until(true: Callable[[], bool], what: str, timeout_s: float = 10.0) -> 
     return time.monotonic() - start_s
 
 
+def wait_for_error(call: Callable[[], object], kind: type[Exception]) -> str:
+    """Call until it raises ``kind``, as a trainer does that checks each step; returns the text."""
+    said: list[str] = []
+
+    def raised() -> bool:
+        try:
+            call()
+        except kind as error:
+            said.append(str(error))
+        return bool(said)
+
+    wait_until(raised, f"{kind.__name__} is raised")
+    return said[0]
+
+
 def is_alive(pid: int) -> bool:
     """True for a process that runs; a zombie has ended."""
     try:

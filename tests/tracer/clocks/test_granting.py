@@ -106,9 +106,9 @@ def test_a_keeper_that_breaks_gives_back_on_its_way_out(
         "import pathlib, sys\n"
         "from clockwright.tracer.clocks import __main__, keeper\n"
         "tick = keeper.Keeper.tick\n"
-        "def break_down(self):\n"
+        "def break_down(self, **how):\n"
         f"    if pathlib.Path({str(broken)!r}).exists(): raise MemoryError('broken')\n"
-        "    tick(self)\n"
+        "    tick(self, **how)\n"
         "keeper.Keeper.tick = break_down\n"
         "sys.exit(__main__.main(sys.argv[1:]))\n"
     )

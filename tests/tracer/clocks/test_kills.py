@@ -31,7 +31,7 @@ def kill_at_a_random_moment(
         private=True,
         uuid=gpu.uuid,
         power_limit_w=draw.choice([None, 400.0]),
-        heartbeat_s=1.0,
+        heartbeat_s=3.0,
     )
     after = draw.choice(["hello", "leased", "switching", "switching", "switching"])
     if after != "hello":

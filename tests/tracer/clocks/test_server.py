@@ -242,3 +242,22 @@ def test_a_client_that_does_not_read_is_dropped_and_the_others_are_served(
                 for _ in range(2000):
                     deaf.sendall(request)
         assert client.status()["leases"] == {}
+
+
+def test_a_keeper_busy_with_a_slow_request_does_not_take_its_own_deafness_for_silence(
+    gpu: FakeGpu, fake_nvml: FakeNvml, state: Path, processes: Processes
+) -> None:
+    """A driver call four times as long as the heartbeat, made for one owner, harms neither."""
+    fake_nvml.set_count(2)
+    second = fake_nvml.gpu(1)
+    processes.keeper()
+    with KeeperClient.start(socket=processes.socket) as slow:
+        with KeeperClient.start(socket=processes.socket) as other:
+            slow.acquire(gpu.uuid, TABLE, heartbeat_s=0.5)
+            other.acquire(second.uuid, TABLE, heartbeat_s=0.5)
+            other.lock(LOW)
+            gpu.set(lock_call_ns=2_000_000_000)
+            slow.lock(HIGH)
+            gpu.set(lock_call_ns=0)
+            other.check()
+            assert (gpu.core_lock, second.core_lock) == ((1410, 1410), (1200, 1200))
