@@ -135,7 +135,7 @@ class Attribution:
         """Phase and module path of an operator called now."""
         if self._optimizer is not None:
             return "optimizer", None
-        node = torch._C._current_autograd_node()
+        node: Any = torch._C._current_autograd_node()
         inside = self._stack[-1] if self._stack else None
         if node is not None:
             self._after_backward = True

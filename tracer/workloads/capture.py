@@ -13,7 +13,8 @@ configurations (grid, registers) are unknown: a signature is name, operator, sha
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -29,11 +30,12 @@ from ...data.errors import ClockwrightError, WorkloadError
 from ..work import KernelWork, StepItem, StepWork
 from .attribution import Attribution, layer_of
 from .cuda_semantics import as_on_cuda
+from .failures import describe
 from .kernel_call import OpCall
 from .rules import NO_KERNEL, kernels_of
 from .step import Step
 
-__all__ = ["capture_step"]
+__all__ = ["capture_step", "recording"]
 
 _aten = torch.ops.aten
 _SKIPPED_NAMESPACES = frozenset({"prim", "profiler", "prims"})
@@ -64,11 +66,11 @@ def _flops(func: Any, name: str, args: tuple[Any, ...], kwargs: Any, result: Any
     return 0 if formula is None else int(formula(*args, **kwargs, out_val=result))
 
 
-class _Recorder(TorchDispatchMode):
+class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Records kernels of every operator, and answers what would need data with a constant."""
 
     def __init__(self, attribution: Attribution) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._attribution = attribution
         self._works: dict[KernelWork, int] = {}
         self.items: list[StepItem] = []
@@ -91,12 +93,11 @@ class _Recorder(TorchDispatchMode):
         name = func._schema.name.removeprefix("aten::")
         if name in NO_KERNEL:
             return
+        names = [argument.name for argument in func._schema.arguments]
         call = OpCall(
             name=name,
-            overload=func._overloadname,
             op=func._schema.name,
-            args=args,
-            kwargs=kwargs,
+            args={**dict(zip(names, args, strict=False)), **kwargs},
             result=result,
             flops=_flops(func, name, args, kwargs, result),
             tf32=torch.get_float32_matmul_precision() != "highest",
@@ -135,6 +136,24 @@ def _record_once(mode: FakeTensorMode, step: Step) -> tuple[tuple[KernelWork, ..
     return recorder.works, recorder.items
 
 
+@contextmanager
+def recording(model: torch.nn.Module | None, *, on_cuda: bool) -> Iterator[Callable[[], StepWork]]:
+    """Record what runs inside on real tensors; the value gives what was recorded, at any time.
+
+    Args:
+        model: whose modules name the paths.
+        on_cuda: True if the tensors are on a GPU; False counts CPU operators as CUDA's.
+    """
+    attribution = Attribution(model)
+    recorder = _Recorder(attribution)
+    with ExitStack() as stack:
+        if not on_cuda:
+            stack.enter_context(as_on_cuda(None, attribution.calling_backward))
+        stack.enter_context(attribution.following())
+        stack.enter_context(recorder)
+        yield lambda: StepWork("recorded", recorder.works, tuple(recorder.items), {})
+
+
 def _pass_signature(
     works: tuple[KernelWork, ...], items: list[StepItem], *, with_optimizer: bool
 ) -> list[tuple[KernelWork, str]]:
@@ -143,11 +162,6 @@ def _pass_signature(
         for i in items
         if with_optimizer or i.phase in {"forward", "backward"}
     ]
-
-
-def _one_line(error: BaseException) -> str:
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text[:300]}"
 
 
 def capture_step(
@@ -181,11 +195,11 @@ def capture_step(
         raise
     except (DataDependentOutputException, DynamicOutputShapeException) as error:
         raise WorkloadError(
-            f"workload {workload}: the operator {_one_line(error)} has a shape that depends on "
-            "data, which capture without a GPU does not have; use a fixed shape, or record on a GPU"
+            f"workload {workload} has a shape or value that depends on data, which a capture "
+            f"without a GPU does not have ({describe(error)}); use fixed shapes, or record on a GPU"
         ) from error
     except Exception as error:
-        raise WorkloadError(f"workload {workload} failed: {_one_line(error)}") from error
+        raise WorkloadError(f"workload {workload} failed: {describe(error)}") from error
     works, items = recorded
     if not items:
         raise WorkloadError(f"workload {workload} launched no kernel; does its step do any work?")

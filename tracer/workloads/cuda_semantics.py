@@ -132,7 +132,7 @@ def _swappable(mode: FakeTensorMode) -> Iterator[None]:
 
     def swap(one: torch.Tensor, other: torch.Tensor) -> None:
         mode.fake_tensor_converter.meta_converter.tensor_memo.clear()
-        original(one, other)
+        original(one, other)  # type: ignore[no-untyped-call]
 
     with mock.patch.object(torch.utils, "swap_tensors", swap):
         yield
@@ -140,13 +140,13 @@ def _swappable(mode: FakeTensorMode) -> Iterator[None]:
 
 @contextmanager
 def as_on_cuda(
-    mode: FakeTensorMode,
+    mode: FakeTensorMode | None = None,
     around_backward: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> Iterator[None]:
     """Everything of the module docstring, while the context lasts.
 
     Args:
-        mode: the fake mode that is active.
+        mode: the fake mode that is active, or None for real tensors.
         around_backward: entered around each call of ``backward()``.
     """
     with ExitStack() as stack:
@@ -160,6 +160,7 @@ def as_on_cuda(
                     mock.patch.object(module, _FOREACH_QUESTION, lambda devices=devices: devices)
                 )
         stack.enter_context(_cuda_autocast())
-        stack.enter_context(_swappable(mode))
+        if mode is not None:
+            stack.enter_context(_swappable(mode))
         stack.enter_context(_CudaFunctions(around_backward))
         yield

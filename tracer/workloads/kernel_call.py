@@ -7,7 +7,7 @@ former kernel left behind, and larger for what is read twice; the model leaves b
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -17,7 +17,7 @@ import torch
 
 from ..work import KernelWork, MathUnit
 
-__all__ = ["Kernel", "OpCall", "dtype_name", "tensor_bytes"]
+__all__ = ["Kernel", "OpCall", "distinct_bytes", "dtype_name", "tensor_bytes"]
 
 
 def dtype_name(dtype: torch.dtype) -> str:
@@ -41,7 +41,8 @@ def _flat_tensors(values: Iterable[Any]) -> list[torch.Tensor]:
     return found
 
 
-def _distinct_bytes(tensors: Iterable[torch.Tensor]) -> int:
+def distinct_bytes(tensors: Iterable[torch.Tensor]) -> int:
+    """Bytes of all tensors, one that is given twice counted once."""
     seen: set[tuple[object, ...]] = set()
     total = 0
     for tensor in tensors:
@@ -74,12 +75,13 @@ class Kernel:
 
 @dataclass(frozen=True, eq=False)
 class OpCall:
-    """One operator call: its name without overload, its arguments, its result.
+    """One operator call, its arguments and result tensors that may be fake.
 
     Attributes:
         name: such as ``addmm`` (namespace aten) or ``mylib::op``.
-        overload: such as ``default`` or ``dim_IntList``.
         op: the operator as text, such as ``aten::addmm``.
+        args: the arguments given, by their names in the schema and in its order.
+        result: what it returned.
         flops: what torch's own counter says (0 for operators it does not know).
         tf32: whether float32 matrix products may use TF32 here.
         pointwise: whether torch tags the operator as pointwise.
@@ -88,10 +90,8 @@ class OpCall:
     """
 
     name: str
-    overload: str
     op: str
-    args: Sequence[Any]
-    kwargs: Mapping[str, Any]
+    args: Mapping[str, Any]
     result: Any
     flops: int
     tf32: bool
@@ -102,7 +102,7 @@ class OpCall:
     @cached_property
     def inputs(self) -> list[torch.Tensor]:
         """Tensors among the arguments, lists flattened, in order."""
-        return _flat_tensors((*self.args, *self.kwargs.values()))
+        return _flat_tensors(self.args.values())
 
     @cached_property
     def outputs(self) -> list[torch.Tensor]:
@@ -114,21 +114,20 @@ class OpCall:
         """The first output; the first input where the operator returns nothing."""
         return (self.outputs or self.inputs)[0]
 
-    def arg(self, index: int, name: str, default: Any = None) -> Any:
-        """An argument by position or by name."""
-        if index < len(self.args):
-            return self.args[index]
-        return self.kwargs.get(name, default)
+    def arg(self, name: str, default: Any = None) -> Any:
+        """An argument by its schema's name."""
+        value = self.args.get(name)
+        return default if value is None else value
 
     @cached_property
     def bytes_read(self) -> int:
         """Least bytes of all inputs."""
-        return _distinct_bytes(self.inputs)
+        return distinct_bytes(self.inputs)
 
     @cached_property
     def bytes_written(self) -> int:
         """Least bytes of all outputs; of the mutated first input where nothing is returned."""
-        return _distinct_bytes(self.outputs or self.inputs[:1])
+        return distinct_bytes(self.outputs or self.inputs[:1])
 
     @cached_property
     def shapes(self) -> str:

@@ -54,9 +54,10 @@ class Workload:
             WorkloadError: the user's code raised.
         """
         from .device import check_device
+        from .failures import guarded
 
         check_device(device)
-        return self._build(device)
+        return guarded(lambda: self._build(device), self.spec)
 
     def capture(self) -> StepWork:
         """Record the kernels of one step on fake tensors: no weights, no GPU, deterministic.

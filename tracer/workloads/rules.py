@@ -5,17 +5,17 @@ build under another name stand beside their CUDA kernels. What the table does no
 in order: tagged pointwise by torch, tagged a reduction, in torch's FLOP table, else one kernel
 named ``unmapped`` whose bytes are right and whose arithmetic is one operation an element.
 
-| operators | kernels | reason |
-|---|---|---|
-| views, ``detach``, ``empty``, ``lift_fresh``, ``_local_scalar_dense`` | 0 | no arithmetic; a copy to the host runs on the copy engine |
-| ``addmm``, ``mm``, ``bmm`` | 1 | a bias vector is the GEMM's epilogue |
-| ``_scaled_dot_product_flash_attention_for_cpu`` | 1 | CUDA's fused attention |
-| its backward | 3 | flash attention's; row sums and one for memory-efficient attention |
-| ``native_layer_norm_backward`` | 2 | input's gradient; gamma's and beta's |
-| ``nll_loss_backward`` | 2 | zeros, scatter |
-| ``embedding_dense_backward`` | 2 or 14 | few indices: zeros, one kernel; else sort and segments |
-| ``_fused_adamw_`` and the like, ``_foreach_*`` | chunks | multi-tensor launches, see multi_tensor |
-| elementwise, reductions, copies, fills | 1 | TensorIterator |
+- views, ``detach``, ``empty``, ``lift_fresh``: none; no arithmetic. ``_local_scalar_dense``
+  (``item()``): none; a copy to the host runs on the copy engine.
+- ``addmm``, ``mm``, ``bmm``: one; a bias vector is the GEMM's epilogue.
+- ``_scaled_dot_product_flash_attention_for_cpu``: one, CUDA's fused attention. Its backward:
+  three (flash attention's own, or row sums in two and one for memory-efficient attention).
+- ``native_layer_norm_backward``: two; the input's gradient, and gamma's and beta's.
+- ``nll_loss_backward``: two; zeros, scatter.
+- ``embedding_dense_backward``: two (zeros, one kernel) up to 3,072 indices; beyond, a radix sort
+  and sums over segments.
+- ``_fused_adamw_`` and the like, ``_foreach_*``: multi-tensor launches in chunks (multi_tensor).
+- elementwise operators, reductions, copies, fills: one each (TensorIterator).
 """
 
 from __future__ import annotations
@@ -31,20 +31,26 @@ Rule = Callable[[OpCall], list[Kernel]]
 
 NO_KERNEL = frozenset(
     {
-        "detach", "alias", "_unsafe_view", "view", "_reshape_alias", "lift_fresh", "lift", "lift_fresh_copy",
-        "empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "resize_",
-        "set_", "_local_scalar_dense", "is_same_size", "sym_size", "sym_stride", "sym_numel",
-        "_amp_host_sync", "record_stream", "_has_compatible_shallow_copy_type", "_assert_async",
-        "equal", "is_pinned", "pin_memory", "_pin_memory",
+        "detach", "alias", "_unsafe_view", "view", "_reshape_alias", "lift_fresh", "lift",
+        "lift_fresh_copy", "empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided",
+        "resize_", "set_", "_local_scalar_dense", "is_same_size", "sym_size", "sym_stride",
+        "sym_numel", "record_stream", "is_pinned", "_pin_memory",
     }
 )  # fmt: skip
+
+_ATTENTIONS = (
+    "flash_attention_for_cpu",
+    "flash_attention",
+    "efficient_attention",
+    "cudnn_attention",
+)
 
 _TABLE: dict[str, Rule] = {
     **dict.fromkeys(("mm", "addmm", "bmm", "baddbmm", "_scaled_mm"), rules_matrix.gemm),
     "convolution": rules_matrix.convolution,
     "convolution_backward": rules_matrix.convolution_backward,
-    "_scaled_dot_product_flash_attention_for_cpu": rules_matrix.attention_forward,
-    "_scaled_dot_product_flash_attention_for_cpu_backward": rules_matrix.attention_backward,
+    **{f"_scaled_dot_product_{a}": rules_matrix.attention_forward for a in _ATTENTIONS},
+    **{f"_scaled_dot_product_{a}_backward": rules_matrix.attention_backward for a in _ATTENTIONS},
     "native_layer_norm": rules_layers.layer_norm,
     "_fused_rms_norm": rules_layers.layer_norm,
     "native_layer_norm_backward": rules_layers.layer_norm_backward,

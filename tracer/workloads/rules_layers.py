@@ -10,6 +10,7 @@ from __future__ import annotations
 from math import ceil, log2, prod
 
 from .kernel_call import Kernel, OpCall, tensor_bytes
+from .multi_tensor import split_launches
 
 __all__ = [
     "concatenate", "dropout", "dropout_backward", "embedding", "embedding_backward", "gather",
@@ -29,8 +30,8 @@ def layer_norm(call: OpCall) -> list[Kernel]:
 def layer_norm_backward(call: OpCall) -> list[Kernel]:
     """Two kernels: the input's gradient, and gamma's and beta's (a reduction over rows)."""
     grad, data = call.inputs[:2]
-    mask = call.arg(7, "output_mask", [True, True, True])
-    params = [t for t in call.outputs[1:]]
+    mask = call.arg("output_mask", [True, True, True])
+    params = call.outputs[1:]
     both = tensor_bytes(grad) + tensor_bytes(data)
     rows_bytes = call.bytes_read - both - sum(tensor_bytes(t) for t in params)
     kernels = []
@@ -113,7 +114,7 @@ def embedding_backward(call: OpCall) -> list[Kernel]:
     count, width = indices.numel(), out.shape[-1]
     index_bytes, grad_bytes = tensor_bytes(indices), tensor_bytes(grad)
     zeros = Kernel("vectorized_elementwise_kernel<fill>", 0, 0, shapes=str([list(out.shape)]))
-    if count <= _FEATURE_KERNEL_MOST_INDICES and not call.arg(4, "scale_grad_by_freq", False):
+    if count <= _FEATURE_KERNEL_MOST_INDICES and not call.arg("scale_grad_by_freq", False):
         touched = min(grad_bytes, tensor_bytes(out))
         scatter = Kernel(
             "embedding_backward_feature_kernel",
@@ -161,7 +162,7 @@ def index_put(call: OpCall) -> list[Kernel]:
     values = call.inputs[-1]
     moved = tensor_bytes(values)
     indices = sum(tensor_bytes(t) for t in call.inputs[1:-1])
-    accumulates = bool(call.arg(3, "accumulate", False))
+    accumulates = bool(call.arg("accumulate", False))
     scatter = Kernel(
         f"index_put_kernel<{call.name.rstrip('_')}>",
         values.numel() if accumulates else 0,
@@ -192,9 +193,7 @@ def dropout_backward(call: OpCall) -> list[Kernel]:
 
 def unscale(call: OpCall) -> list[Kernel]:
     """The loss scaler's check and unscaling of all gradients, chunked."""
-    from .multi_tensor import split_launches
-
-    grads = call.args[0]
+    grads = call.inputs[:-2]  # the last two are the flag and the scale
     size = grads[0].element_size() if grads else 0
     return [
         Kernel(

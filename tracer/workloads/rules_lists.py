@@ -19,51 +19,56 @@ __all__ = ["FUSED_OPTIMIZERS", "foreach", "fused_optimizer"]
 
 @dataclass(frozen=True)
 class FusedOptimizer:
-    """A fused optimizer kernel: which argument lists it reads and writes, FLOPs an element."""
+    """A fused optimizer kernel: which lists of arguments it reads and writes, FLOPs an element."""
 
     functor: str
-    read: tuple[int, ...]
-    written: tuple[int, ...]
+    read: tuple[str, ...]
+    written: tuple[str, ...]
     flops_per_element: int
 
 
-# Positions of the lists: params, grads, then state. Costs count the published update rule with a
+# Costs count the published update rule with a
 # division and a square root as eight operations each, as in rules_pointwise.
+_ADAM_STATE = ("exp_avgs", "exp_avg_sqs", "max_exp_avg_sqs")
+_ADAM = FusedOptimizer(
+    "FusedAdamMathFunctor", ("self", "grads", *_ADAM_STATE), ("self", *_ADAM_STATE), 30
+)
 FUSED_OPTIMIZERS = {
-    "_fused_adamw_": FusedOptimizer("FusedAdamMathFunctor", (0, 1, 2, 3), (0, 2, 3), 30),
-    "_fused_adam_": FusedOptimizer("FusedAdamMathFunctor", (0, 1, 2, 3), (0, 2, 3), 30),
-    "_fused_sgd_": FusedOptimizer("FusedSgdMathFunctor", (0, 1, 2), (0, 2), 6),
-    "_fused_adagrad_": FusedOptimizer("FusedAdagradMathFunctor", (0, 1, 2), (0, 2), 22),
+    "_fused_adamw_": _ADAM,
+    "_fused_adam_": _ADAM,
+    "_fused_sgd_": FusedOptimizer(
+        "FusedSgdMathFunctor",
+        ("self", "grads", "momentum_buffer_list"),
+        ("self", "momentum_buffer_list"),
+        6,
+    ),
+    "_fused_adagrad_": FusedOptimizer(
+        "FusedAdagradMathFunctor", ("self", "grads", "state_sums"), ("self", "state_sums"), 22
+    ),
 }
 
 
 def fused_optimizer(call: OpCall) -> list[Kernel]:
     """The chunked launches of one fused optimizer step over all its parameters."""
     spec = FUSED_OPTIMIZERS[call.name]
-    lists = {i: call.args[i] for i in set(spec.read) | set(spec.written)}
-    lists = {i: tensors for i, tensors in lists.items() if tensors}
-    if call.name in {"_fused_adam_", "_fused_adamw_"} and call.arg(4, "max_exp_avg_sqs"):
-        lists[4] = call.arg(4, "max_exp_avg_sqs")
-        read, written = (*spec.read, 4), (*spec.written, 4)
-    else:
-        read, written = spec.read, spec.written
-    params = call.args[0]
+    params = call.arg("self", [])
     if not params:
         return []
-    size = {i: tensors[0].element_size() for i, tensors in lists.items()}
+    lists = {n: call.arg(n, []) for n in dict.fromkeys((*spec.read, *spec.written))}
+    size = {name: tensors[0].element_size() for name, tensors in lists.items() if tensors}
     dtype = dtype_name(params[0].dtype)
     return [
         Kernel(
             f"multi_tensor_apply_kernel<{spec.functor}>",
             launch.elements * spec.flops_per_element,
-            launch.elements * sum(size[i] for i in read if i in size),
-            launch.elements * sum(size[i] for i in written if i in size),
+            launch.elements * sum(size[i] for i in spec.read if i in size),
+            launch.elements * sum(size[i] for i in spec.written if i in size),
             "fp32",
             dtype,
             launch.elements,
-            f"[{len(lists)} lists, {launch.tensors} tensors, {launch.elements} elements]",
+            f"[{len(size)} lists, {launch.tensors} tensors, {launch.elements} elements]",
         )
-        for launch in split_launches([p.numel() for p in params], len(lists))
+        for launch in split_launches([p.numel() for p in params], len(size))
     ]
 
 
@@ -84,7 +89,7 @@ def _norm(call: OpCall, tensors: list[torch.Tensor], kernels: list[Kernel]) -> l
 
 def foreach(call: OpCall) -> list[Kernel]:
     """The chunked launches of one ``_foreach_*`` call; none where its tensors stay on the host."""
-    lists = [a for a in call.args if isinstance(a, list | tuple) and a]
+    lists = [a for a in call.args.values() if isinstance(a, list | tuple) and a]
     tensor_lists = [a for a in lists if isinstance(a[0], torch.Tensor)]
     scalar_list = any(not isinstance(a[0], torch.Tensor) for a in lists)
     if not tensor_lists or id(tensor_lists[0][0]) in call.host:

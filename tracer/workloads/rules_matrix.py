@@ -10,8 +10,7 @@ the sum (split-K, a second small kernel), is only known on the GPU and left out.
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -23,10 +22,6 @@ __all__ = ["attention_backward", "attention_forward", "convolution", "convolutio
 def _layout(matrix: torch.Tensor) -> str:
     """CuBLAS's letter: ``t`` where the last dimension is not the contiguous one."""
     return "t" if matrix.dim() >= 2 and matrix.stride(-1) != 1 and matrix.stride(-2) == 1 else "n"
-
-
-_FLASH = "aten::_scaled_dot_product_flash_attention"
-_EFFICIENT = "aten::_scaled_dot_product_efficient_attention"
 
 
 def gemm(call: OpCall) -> list[Kernel]:
@@ -41,7 +36,7 @@ def gemm(call: OpCall) -> list[Kernel]:
 
 def convolution(call: OpCall) -> list[Kernel]:
     """An implicit GEMM, and an elementwise add where there is a bias (cuDNN through PyTorch)."""
-    weight, bias = call.arg(1, "weight"), call.arg(2, "bias")
+    weight, bias = call.arg("weight"), call.arg("bias")
     dtype = dtype_name(weight.dtype)
     kernels = [
         Kernel(f"conv_fprop_{dtype}", call.flops, math=call.matrix_unit(weight.dtype), dtype=dtype)
@@ -62,7 +57,7 @@ def convolution(call: OpCall) -> list[Kernel]:
 def convolution_backward(call: OpCall) -> list[Kernel]:
     """Gradients of input and weight are one kernel each, the bias's a reduction."""
     grad, data, weight = call.inputs[:3]
-    mask = call.arg(10, "output_mask", [True, True, True])
+    mask = call.arg("output_mask", [True, True, True])
     unit, dtype = call.matrix_unit(weight.dtype), dtype_name(weight.dtype)
     products = sum(bool(m) for m in mask[:2]) or 1
     made = [
@@ -105,95 +100,131 @@ def _causal_flops(flops: int, queries: int, keys: int, is_causal: bool) -> int:
     return flops * pairs // (queries * keys)
 
 
-def _is_flash(query: torch.Tensor, mask: Any) -> bool:
-    """Flash attention takes 16-bit types, heads to 256 wide, and no mask of its own."""
-    half = query.dtype in (torch.float16, torch.bfloat16)
-    return half and mask is None and query.shape[-1] <= 256
+@dataclass(frozen=True)
+class _Attention:
+    """One attention call, under its CPU or any of its CUDA names."""
+
+    query: torch.Tensor
+    key: torch.Tensor
+    value: torch.Tensor
+    mask: torch.Tensor | None
+    flops: int
+    family: str  # flash, cudnn or efficient
+    op: str
+
+    @classmethod
+    def of(cls, call: OpCall) -> _Attention:
+        query, key = call.args["query"], call.args["key"]
+        mask = call.arg("attn_mask", call.arg("attn_bias"))
+        if call.name.startswith("_scaled_dot_product_flash_attention_for_cpu"):
+            # Flash attention takes 16-bit types, heads to 256 wide, and no mask of its own.
+            half = query.dtype in (torch.float16, torch.bfloat16)
+            family = "flash" if half and mask is None and query.shape[-1] <= 256 else "efficient"
+        else:
+            family = next(f for f in ("flash", "cudnn", "efficient") if f in call.name)
+        causal = bool(call.arg("is_causal", False))
+        flops = _causal_flops(call.flops, query.shape[-2], key.shape[-2], causal)
+        backward = "_backward" if call.name.endswith("_backward") else ""
+        op = f"aten::_scaled_dot_product_{family}_attention{backward}"
+        return cls(query, key, call.args["value"], mask, flops, family, op)
+
+    @property
+    def variant(self) -> str:
+        """What the kernel's template is instantiated for."""
+        return f"{dtype_name(self.query.dtype)}_d{self.query.shape[-1]}"
+
+
+_FORWARD_NAMES = {
+    "flash": "flash_fwd_kernel",
+    "cudnn": "cudnn_sdpa_fprop",
+    "efficient": "fmha_cutlassF",
+}
 
 
 def attention_forward(call: OpCall) -> list[Kernel]:
     """One fused kernel: flash attention where CUDA can use it, else memory-efficient attention."""
-    query, key = call.inputs[:2]
-    mask = call.kwargs.get("attn_mask")
-    flops = _causal_flops(
-        call.flops, query.shape[-2], key.shape[-2], bool(call.arg(4, "is_causal", False))
-    )
-    flash = _is_flash(query, mask)
-    name = "flash_fwd_kernel" if flash else "fmha_cutlassF"
-    name = f"{name}_{dtype_name(query.dtype)}_d{query.shape[-1]}"
+    attention = _Attention.of(call)
     return [
-        Kernel(name, flops, math=call.matrix_unit(query.dtype), op=_FLASH if flash else _EFFICIENT)
+        Kernel(
+            f"{_FORWARD_NAMES[attention.family]}_{attention.variant}",
+            attention.flops,
+            math=call.matrix_unit(attention.query.dtype),
+            op=attention.op,
+        )
     ]
 
 
 def attention_backward(call: OpCall) -> list[Kernel]:
-    """Three kernels for flash attention; for memory-efficient attention, the row sums and one.
+    """Three kernels: sums of dO*O, the main one, and what goes before or after it."""
+    attention = _Attention.of(call)
+    make = _efficient_backward if attention.family == "efficient" else _flash_backward
+    return [replace(kernel, op=attention.op) for kernel in make(call, attention)]
 
-    Flash attention: rows of dO*O summed (which also clears the float32 accumulator of dQ), the
-    main kernel, and the conversion of dQ. Memory-efficient attention: PyTorch multiplies and sums
-    dO*O with two ordinary kernels, then runs one.
-    """
-    grad, query, key, value, out, lse = call.inputs[:6]
-    flops = _causal_flops(
-        call.flops, query.shape[-2], key.shape[-2], bool(call.arg(7, "is_causal", False))
+
+def _flash_backward(call: OpCall, attention: _Attention) -> list[Kernel]:
+    """Rows of dO*O (which clears the float32 accumulator of dQ), main, conversion of dQ."""
+    query, key, out = attention.query, attention.key, call.args["out"]
+    grad = call.inputs[0]
+    row_bytes = call.args["logsumexp"].numel() * 4
+    accumulator_bytes = query.numel() * 4
+    qkv = sum(tensor_bytes(t) for t in (query, key, attention.value))
+    main = (
+        "flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel"
+        if attention.family == "flash"
+        else "cudnn_sdpa_bprop"
     )
-    unit, dtype, width = call.matrix_unit(query.dtype), dtype_name(query.dtype), query.shape[-1]
-    rows = lse.numel()
-    row_bytes, accumulator_bytes = rows * 4, query.numel() * 4
-    qkv = sum(tensor_bytes(t) for t in (query, key, value))
-    grads_kv = tensor_bytes(key) + tensor_bytes(value)
-    read = tensor_bytes(grad) + tensor_bytes(out)
-    mask = call.kwargs.get("attn_mask")
-    if _is_flash(query, mask):
-        kernels = [
-            Kernel(
-                "flash_bwd_dot_do_o_kernel",
-                2 * out.numel(),
-                read,
-                row_bytes + accumulator_bytes,
-                "fp32",
-                elements=out.numel(),
-            ),
-            Kernel(
-                f"flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel_{dtype}_d{width}",
-                flops,
-                qkv + tensor_bytes(grad) + 2 * row_bytes + accumulator_bytes,
-                grads_kv + accumulator_bytes,
-                unit,
-                elements=key.numel(),
-            ),
-            Kernel(
-                "flash_bwd_convert_dq_kernel",
-                query.numel(),
-                accumulator_bytes,
-                tensor_bytes(query),
-                "fp32",
-                elements=query.numel(),
-            ),
-        ]
-        return [replace(kernel, op=_FLASH + "_backward") for kernel in kernels]
+    return [
+        Kernel(
+            "flash_bwd_dot_do_o_kernel",
+            2 * out.numel(),
+            tensor_bytes(grad) + tensor_bytes(out),
+            row_bytes + accumulator_bytes,
+            "fp32",
+            elements=out.numel(),
+        ),
+        Kernel(
+            f"{main}_{attention.variant}",
+            attention.flops,
+            qkv + tensor_bytes(grad) + 2 * row_bytes + accumulator_bytes,
+            tensor_bytes(key) + tensor_bytes(attention.value) + accumulator_bytes,
+            call.matrix_unit(query.dtype),
+            elements=key.numel(),
+        ),
+        Kernel(
+            "flash_bwd_convert_dq_kernel",
+            query.numel(),
+            accumulator_bytes,
+            tensor_bytes(query),
+            "fp32",
+            elements=query.numel(),
+        ),
+    ]
+
+
+def _efficient_backward(call: OpCall, attention: _Attention) -> list[Kernel]:
+    """PyTorch multiplies and sums dO*O in float32 with two ordinary kernels, then runs one."""
+    out, grad = call.args["out"], call.inputs[0]
+    rows = call.args["logsumexp"].numel()
     product_bytes = out.numel() * 4
-    mask_bytes = 0 if mask is None else tensor_bytes(mask)
-    kernels = [
+    qkv = sum(tensor_bytes(t) for t in (attention.query, attention.key, attention.value))
+    mask_bytes = 0 if attention.mask is None else tensor_bytes(attention.mask)
+    return [
         Kernel(
             "elementwise_kernel<mul>",
             out.numel(),
-            read,
+            tensor_bytes(grad) + tensor_bytes(out),
             product_bytes,
             "fp32",
             "float32",
             out.numel(),
         ),
+        Kernel("reduce_kernel<sum>", out.numel(), product_bytes, rows * 4, "fp32", "float32", rows),
         Kernel(
-            "reduce_kernel<sum>", out.numel(), product_bytes, row_bytes, "fp32", "float32", rows
-        ),
-        Kernel(
-            f"fmha_cutlassB_{dtype}_d{width}",
-            flops,
-            qkv + tensor_bytes(grad) + 2 * row_bytes + mask_bytes,
-            grads_kv + tensor_bytes(query),
-            unit,
-            elements=key.numel(),
+            f"fmha_cutlassB_{attention.variant}",
+            attention.flops,
+            qkv + tensor_bytes(grad) + 2 * rows * 4 + mask_bytes,
+            qkv,
+            call.matrix_unit(attention.query.dtype),
+            elements=attention.key.numel(),
         ),
     ]
-    return [replace(kernel, op=_EFFICIENT + "_backward") for kernel in kernels]

@@ -13,7 +13,7 @@ from math import prod
 
 import torch
 
-from .kernel_call import Kernel, OpCall
+from .kernel_call import Kernel, OpCall, distinct_bytes
 
 __all__ = ["FILLS", "OVERWRITES", "REDUCTIONS", "copy", "fill", "pointwise", "reduction"]
 
@@ -103,17 +103,13 @@ def pointwise(call: OpCall) -> list[Kernel]:
     if count == 0:
         return []
     per_element = 0 if base in _MOVES else _OPERATIONS.get(base, 1)
-    read = sum_overwritten(call) if call.name in OVERWRITES else None
+    read = _read_of_sources(call) if call.name in OVERWRITES else None
     return [Kernel(f"{_family(call)}<{base}>", count * per_element, bytes_read=read)]
 
 
-def sum_overwritten(call: OpCall) -> int:
+def _read_of_sources(call: OpCall) -> int:
     """Bytes read by an operator that overwrites its first argument."""
-    mine = OpCall(
-        call.name, call.overload, call.op, call.args[1:], call.kwargs, call.result, 0, False,
-        False, False,
-    )  # fmt: skip
-    return mine.bytes_read
+    return distinct_bytes(call.inputs[1:])
 
 
 def copy(call: OpCall) -> list[Kernel]:
@@ -122,7 +118,7 @@ def copy(call: OpCall) -> list[Kernel]:
         return []
     source = call.inputs[-1]
     what = "copy" if source.dtype == call.out.dtype else "cast"
-    read = sum_overwritten(call) if call.name in OVERWRITES else None
+    read = _read_of_sources(call) if call.name in OVERWRITES else None
     return [Kernel(f"{_family(call)}<{what}>", 0, bytes_read=read)]
 
 

@@ -104,7 +104,8 @@ def build_language_step(
             for _ in range(accumulate):
                 with low_precision():
                     loss = loss_of(model, tokens, targets)
-                scaler.scale(loss / accumulate if accumulate > 1 else loss).backward()
+                loss = scaler.scale(loss / accumulate if accumulate > 1 else loss)
+                loss.backward()  # type: ignore[no-untyped-call]
             if clip:
                 scaler.unscale_(optimizer)
                 nn.utils.clip_grad_norm_(model.parameters(), clip)

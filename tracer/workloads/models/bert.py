@@ -26,7 +26,9 @@ class _SelfAttention(nn.Module):
         self.out = nn.Linear(width, width)
 
     def _split(self, x: torch.Tensor) -> torch.Tensor:
-        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)  # (B, heads, T, head size)
+        batch, length, width = x.shape
+        # (B, heads, T, head size)
+        return x.view(batch, length, self.heads, width // self.heads).transpose(1, 2)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         mixed = functional.scaled_dot_product_attention(
