@@ -33,6 +33,8 @@ Floats = npt.NDArray[np.float64]
 # Long enough for clocks, cap and temperature to settle after a lock, in the spirit of a real sweep.
 _SETTLE_NS = 2_000_000_000
 _WARM_STEPS = 2
+# The clock keeper allows 50 switches a second, here as on real hardware.
+_LEAST_DWELL_NS = 20_000_000
 
 
 @dataclass(frozen=True)
@@ -95,6 +97,7 @@ def record_simulated(
         ),
         switches=_switches(gpu, visit),
         switch_semantic=gpu.switch.kind,
+        switch_min_dwell_ns=_LEAST_DWELL_NS if gpu.switch.kind == "lag" else None,
         notes=("every number is simulated; docs/simulator.md says against what it was checked",),
     ).checked()
 

@@ -8,6 +8,8 @@ driver does, and no finer than its own polling.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import numpy.typing as npt
 
@@ -95,22 +97,33 @@ def _copy_of(size: int) -> StepWork:
 
 
 class ReportedClockBench:
-    """Probes are the driver's own report; locks are made by the given device.
+    """Probes are the driver's own report, which many drivers refresh only now and then.
 
-    On a real GPU the device must be one that may set clocks. The report of many drivers is
-    refreshed only now and then, so latencies are upper bounds.
+    Args:
+        gpu: read only.
+        lock: sets a pair: the clock keeper's on real hardware.
+        poll_ns: pause between two looks.
+        settle_ns: how long a transition is given before clocks count as steady.
     """
 
     provenance = "measured"
 
-    def __init__(self, gpu: Gpu, *, poll_ns: int = 200_000, settle_ns: int = 50_000_000) -> None:
+    def __init__(
+        self,
+        gpu: Gpu,
+        *,
+        lock: Callable[[ClockPair], object],
+        poll_ns: int = 200_000,
+        settle_ns: int = 300_000_000,
+    ) -> None:
         self._gpu = gpu
+        self._lock = lock
         self._poll_ns = poll_ns
         self._settle_ns = settle_ns
 
     def settle(self, pair: ClockPair) -> None:
         """Ask for ``pair`` and wait a fixed time."""
-        self._gpu.lock(pair)
+        self._lock(pair)
         self._gpu.sleep_ns(self._settle_ns)
 
     def steady(self, probes: int) -> dict[str, Floats]:
@@ -121,7 +134,7 @@ class ReportedClockBench:
     def request(self, pair: ClockPair) -> tuple[float, float]:
         """Lock, which blocks: what arrives during the call is seen when it returns."""
         at_ns = self._gpu.now_ns()
-        self._gpu.lock(pair)
+        self._lock(pair)
         return float(at_ns), float(self._gpu.now_ns() - at_ns)
 
     def probe(self, window_ns: int) -> dict[str, tuple[Floats, Floats]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,13 +13,15 @@ from ..data.units import ClockPair, parse_pair
 from ._output import emit, json_option, progress, say
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from ..data.trace import Trace
 
 __all__ = ["command"]
 
 
 @click.command("trace")
-@click.argument("workload")
+@click.argument("workload", required=False)
 @click.option("--gpu", required=True, help="sim:rtx3080ti, sim:v100, sim:h200, or nvml:INDEX|UUID.")
 @click.option(
     "-o", "--output", required=True, type=click.Path(path_type=Path), help="Trace folder to write."
@@ -32,15 +35,25 @@ __all__ = ["command"]
 @click.option("--pairs", "pairs_text", help="Pairs to visit, CORE/MEM,... (default: the sweep).")
 @click.option("--repeats", type=int, default=3, show_default=True, help="Measured steps a pair.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of a simulated GPU.")
+@click.option(
+    "--switches",
+    is_flag=True,
+    help="Measure clock switches too; without a WORKLOAD, only those, as a .csv or .parquet table.",
+)
+@click.option(
+    "--set-clocks", is_flag=True, help="Allow a real GPU's clocks to be set, by the clock keeper."
+)
 @json_option
 def command(
-    workload: str,
+    workload: str | None,
     gpu: str,
     output: Path,
     more: tuple[str, ...],
     pairs_text: str | None,
     repeats: int,
     seed: int,
+    switches: bool,
+    set_clocks: bool,
     as_json: bool,
     **named: str | int | None,
 ) -> None:
@@ -51,6 +64,12 @@ def command(
     """
     options = _options(named, more)
     pairs = _pairs(pairs_text)
+    if workload is None:
+        if not switches:
+            raise InputError("name a WORKLOAD to trace, or measure switches alone with --switches")
+        table = _measure_switches(gpu, pairs, seed, set_clocks, as_json)
+        _write_switches(table, output, as_json)
+        return
     with progress(quiet=as_json) as display:
         task = display.add_task("capturing the step", total=None)
 
@@ -58,6 +77,11 @@ def command(
             display.update(task, description="clock pairs", completed=done, total=total)
 
         trace = _record(workload, options, gpu, pairs, repeats, seed, on_pair)
+    if switches:
+        table = _measure_switches(gpu, None, seed, set_clocks, as_json)
+        trace = replace(trace, switches=table)
+    with progress(quiet=as_json) as display:
+        display.add_task("writing", total=None)
         from ..data import trace as trace_file
 
         trace_file.write(trace, output)
@@ -104,6 +128,47 @@ def _record(
     assert isinstance(device, SimulatedGpu)
     step = workloads.load(workload, options).capture()
     return record_simulated(step, device, pairs=pairs, repeats=repeats, on_pair=on_pair)
+
+
+def _measure_switches(
+    gpu: str, pairs: list[ClockPair] | None, seed: int, set_clocks: bool, quiet: bool
+) -> pd.DataFrame:
+    from ..tracer.gpu.select import open_gpu
+    from ..tracer.record_switches import record_switches
+
+    device = open_gpu(gpu, seed=seed)
+    with progress(quiet=quiet) as display:
+        task = display.add_task("clock switches", total=None)
+
+        def on_done(done: int, total: int) -> None:
+            display.update(task, completed=done, total=total)
+
+        return record_switches(device, pairs=pairs, set_clocks=set_clocks, on_done=on_done)
+
+
+def _write_switches(table: pd.DataFrame, output: Path, as_json: bool) -> None:
+    from ..data._files import replace_file
+    from ..data.tables import SWITCHES
+
+    if output.suffix not in {".csv", ".parquet"}:
+        raise InputError(f"{output}: name a .csv or .parquet file for the switch table")
+    with replace_file(output) as temporary:
+        if output.suffix == ".csv":
+            SWITCHES.frame(table).to_csv(temporary, index=False)
+        else:
+            SWITCHES.write(table, temporary)
+    median_ns = [float(value) for value in table["latency_ns_p50"]]
+    document = {
+        "output": str(output),
+        "transitions": len(table),
+        "simulated": "simulated" in set(table["provenance"]),
+        "latency_ns_p50": {"least": min(median_ns), "most": max(median_ns)} if median_ns else None,
+    }
+    if as_json:
+        emit(document)
+        return
+    say(f"{len(table)} transitions, median latency {min(median_ns):.0f} to {max(median_ns):.0f} ns")
+    say(f"wrote {output}")
 
 
 def _report(trace: Trace, output: Path, as_json: bool) -> None:

@@ -80,7 +80,7 @@ def test_the_reported_clock_shows_a_lock_through_the_real_binding(fake_nvml):
         cores = sorted({pair.core_mhz for pair in gpu.pairs()})
         mem = gpu.pairs()[0].mem_mhz
         low, high = ClockPair(cores[0], mem), ClockPair(cores[-1], mem)
-        bench = ReportedClockBench(gpu, settle_ns=2_000_000)
+        bench = ReportedClockBench(gpu, lock=gpu.lock, settle_ns=2_000_000)
         table = measure_switches(bench, [(high, low)], repeats=3, window_ns=5_000_000)
         gpu.release()
     assert len(table) == 1
