@@ -30,6 +30,7 @@ class RateTerms:
     Attributes:
         flops_per_sm_cycle: dense peak of each math unit, per SM and core cycle.
         efficiency: share of that peak a large, well-shaped kernel reaches.
+        attention_efficiency: the same for fused attention, (forward, backward).
         lanes_per_sm: scalar instructions an SM issues per cycle.
         dram_bytes_per_mem_cycle: bus width; bytes per cycle of the memory clock as the driver
             counts it.
@@ -44,6 +45,7 @@ class RateTerms:
 
     flops_per_sm_cycle: Mapping[MathUnit, float]
     efficiency: Mapping[MathUnit, float]
+    attention_efficiency: tuple[float, float]
     lanes_per_sm: int
     dram_bytes_per_mem_cycle: float
     dram_efficiency: Mapping[int, float]

@@ -21,22 +21,21 @@ import numpy as np
 import numpy.typing as npt
 
 from ...work import KernelWork
-from .spec import GpuSpec
+from .spec import GpuSpec, RateTerms
 
 __all__ = ["KernelTerms", "estimate_terms"]
 
 FloatArray = npt.NDArray[np.float64]
 
-# Scalar lane instructions per output element, by operator family; the first match counts. Orders
-# of magnitude from instruction counts of the usual vectorised kernels; gelu and softmax agree with
-# their measured core-clock dependence on an H200.
+# Scalar lane instructions per element, by operator family; the first match counts. gelu and softmax
+# follow from their measured times on an H200, where the core clock bounds both; the rest are orders
+# of magnitude from the usual vectorised kernels.
 _INSTRUCTIONS: tuple[tuple[str, float], ...] = (
-    ("gelu", 40.0),
+    ("gelu", 42.0),
     ("silu", 25.0),
     ("sigmoid", 20.0),
     ("tanh", 25.0),
-    ("log_softmax", 32.0),
-    ("softmax", 32.0),
+    ("softmax", 54.0),
     ("cross_entropy", 32.0),
     ("nll_loss", 10.0),
     ("layer_norm", 24.0),
@@ -54,16 +53,9 @@ _INSTRUCTIONS: tuple[tuple[str, float], ...] = (
 )
 _DEFAULT_INSTRUCTIONS = 5.0
 
-# Attention keeps the tensor units less busy than a matrix product: exponentials sit between its
-# two products, and its backward pass recomputes and accumulates.
-_MATH_SHARE: tuple[tuple[str, float], ...] = (
-    ("attention_backward", 0.55),
-    ("attention", 0.70),
-    ("convolution", 0.85),
-)
-
 _TENSOR = ("tensor_16", "tensor_tf32")
 _TILE_ELEMENTS = 128 * 128
+_LEAST_TENSOR_SHARE = 0.25
 _ELEMENTS_PER_BLOCK = 1024
 _BLOCKS_PER_SM = 8
 # A 128 x 128 tile of a product reads 2 x 128 operands for every 128 x 128 multiply-adds.
@@ -117,27 +109,36 @@ def _wave_share(blocks: int, slots: int) -> float:
     return blocks / (math.ceil(blocks / slots) * slots)
 
 
+def _math_reach(work: KernelWork, rates: RateTerms) -> float:
+    """Share of the math unit's peak; attention keeps the tensor units less busy than a product.
+
+    Exponentials sit between its two products, and its backward pass recomputes and accumulates.
+    """
+    if "attention" in work.op and work.math in _TENSOR:
+        forward, backward = rates.attention_efficiency
+        return backward if "backward" in work.op else forward
+    return rates.efficiency[work.math]
+
+
 def _one(work: KernelWork, spec: GpuSpec) -> tuple[float, float, float, float, float]:
     """Core cycles, DRAM bytes, core mJ per V^2, DRAM mJ and busy share of one kernel."""
     rates, power = spec.rates, spec.power
-    elements = max(work.elements, 1)
+    # A reduction has few outputs and many inputs; four bytes stand for one.
+    touched = max(work.elements, work.bytes_read // 4, 1)
     tensor = work.math in _TENSOR
     if tensor:
-        blocks = math.ceil(elements / _TILE_ELEMENTS)
-        share = _wave_share(blocks, spec.sms)
+        blocks = math.ceil(max(work.elements, 1) / _TILE_ELEMENTS)
+        # A library splits the inner dimension when tiles are few: never down to one SM.
+        share = max(_wave_share(blocks, spec.sms), _LEAST_TENSOR_SHARE)
+        instructions = 0.0
     else:
-        blocks = math.ceil(elements / _ELEMENTS_PER_BLOCK)
+        blocks = math.ceil(touched / _ELEMENTS_PER_BLOCK)
         slots = spec.sms * _BLOCKS_PER_SM
         share = min(1.0, blocks / spec.sms) if blocks < slots else _wave_share(blocks, slots)
-    # A library splits the inner dimension when tiles are few, so a product never falls to one SM.
-    share = max(share, 0.25 if tensor else 1.0 / spec.sms)
+        instructions = touched * _matched(work.op, _INSTRUCTIONS, _DEFAULT_INSTRUCTIONS)
 
     peak = rates.flops_per_sm_cycle[work.math] * spec.sms
-    reach = rates.efficiency[work.math] * _matched(work.op, _MATH_SHARE, 1.0)
-    math_cycles = work.flops / (peak * reach * share)
-    instructions = 0.0
-    if not tensor:
-        instructions = elements * _matched(work.op, _INSTRUCTIONS, _DEFAULT_INSTRUCTIONS)
+    math_cycles = work.flops / (peak * _math_reach(work, rates) * share)
     issue_cycles = instructions / (rates.lanes_per_sm * spec.sms * share)
 
     hit = _L2_HIT * max(0.0, 1.0 - work.bytes / rates.l2_bytes)
@@ -147,7 +148,8 @@ def _one(work: KernelWork, spec: GpuSpec) -> tuple[float, float, float, float, f
         l2_bytes = max(l2_bytes, work.flops * _L2_BYTES_PER_FLOP)
     l2_cycles = work.bytes / rates.l2_bytes_per_core_cycle
 
-    core_pj = work.flops * power.flop_pj[work.math] + instructions * power.instruction_pj
+    # Counted arithmetic and issued instructions are two views of the same work: the larger holds.
+    core_pj = max(work.flops * power.flop_pj[work.math], instructions * power.instruction_pj)
     core_pj += l2_bytes * power.l2_byte_pj
     return (
         max(math_cycles, issue_cycles, l2_cycles),
