@@ -10,7 +10,7 @@ Left out: kernels that do the same work under other names; another library versi
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 
 from ..data.errors import MismatchError
@@ -28,12 +28,15 @@ class Match:
 
     Attributes:
         plan: the plan, in the running step's kernel indexes.
+        anchored: the plan by anchors, in the scheduled step's kernel indexes, for eager replay:
+            what does not match is at the baseline.
         coverage: share of the running step's kernels under a segment of the schedule.
         drift: share of kernels without a partner, of the longer sequence.
         difference: the first difference, for people; None if there is none.
     """
 
     plan: Plan
+    anchored: Plan
     coverage: float
     drift: float
     difference: str | None
@@ -92,7 +95,8 @@ def match_schedule(
         MismatchError: more differs than allowed; the first difference is named.
     """
     if running.fingerprint == schedule.trace["fingerprint"]:
-        return Match(plan_of(schedule), 1.0, 0.0, None)
+        plan = plan_of(schedule)
+        return Match(plan, plan, 1.0, 0.0, None)
     scheduled = scheduled_sequence(schedule) or scheduled
     counts = f"{schedule.trace['kernels']} kernels scheduled, {len(running)} run"
     if scheduled is None:
@@ -112,7 +116,17 @@ def match_schedule(
     segments = _play_matched(schedule, pieces, len(running))
     played = _count_scheduled(schedule, pieces)
     plan = plan_segments(segments, len(running), schedule.cyclic)
-    return Match(plan, played / len(running), drift, difference)
+    anchored = plan_segments(
+        [
+            segment
+            if _whole(segment, pieces) is not None
+            else replace(segment, pair=schedule.baseline_pair)
+            for segment in schedule.segments
+        ],
+        len(scheduled),
+        schedule.cyclic,
+    )
+    return Match(plan, anchored, played / len(running), drift, difference)
 
 
 def _matching_pieces(

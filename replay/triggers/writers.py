@@ -1,0 +1,116 @@
+"""Who writes a sequence number into the shared page: the host, or the stream in its own order.
+
+A `StreamWriter` enqueues the write on the current CUDA stream, so that it happens after the kernels
+launched before it and before those launched after; during a graph capture it becomes a node. A
+`HostWriter` writes at once, which is right where the host itself does the work (a simulated GPU
+beside a CPU step).
+"""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Protocol, Self
+
+from ...tracer.clocks import ClockKeeper, TriggerPage
+from ...tracer.gpu.protocol import Gpu
+
+if TYPE_CHECKING:
+    from .cuda_driver import CudaDriver
+
+__all__ = ["HostWriter", "StreamWriter", "Writer"]
+
+
+class Writer(Protocol):
+    """Writes sequence numbers for the keeper to follow."""
+
+    def write(self, sequence: int) -> None:
+        """Write a number, in the order of the work around it."""
+        ...
+
+    def close(self) -> None:
+        """Let the page go."""
+        ...
+
+
+class HostWriter:
+    """Writes at once, and has the keeper look (`LocalKeeper` does not look by itself).
+
+    Args:
+        page: the shared page.
+        keeper: who follows it.
+        simulated: the simulated GPU, whose virtual time is moved on by the host's between writes.
+    """
+
+    def __init__(
+        self, page: TriggerPage, keeper: ClockKeeper, simulated: Gpu | None = None
+    ) -> None:
+        self._page, self._keeper, self._simulated = page, keeper, simulated
+        self._last_ns = time.monotonic_ns()
+
+    def write(self, sequence: int) -> None:
+        """Write now; the keeper has followed when this returns."""
+        now_ns = time.monotonic_ns()
+        if self._simulated is not None:
+            self._simulated.sleep_ns(now_ns - self._last_ns)
+        self._last_ns = now_ns
+        self._page.sequence = sequence
+        self._keeper.poll()
+
+    def close(self) -> None:
+        """Nothing was registered."""
+
+
+class StreamWriter:
+    """Writes on the current CUDA stream. Use as a context manager, or call `close`.
+
+    Args:
+        page: the shared page; registered with CUDA until `close`.
+        driver: the CUDA driver library.
+        stream: gives the stream's handle at each write; PyTorch's current stream by default.
+
+    Raises:
+        DeviceError: the driver refused to map the page.
+    """
+
+    def __init__(self, page: TriggerPage, driver: CudaDriver, stream: Any = None) -> None:
+        self._driver, self._page = driver, page
+        self._stream = _current_stream if stream is None else stream
+        driver.register_host_memory(page.address, page.size_bytes)
+        self._registered = True
+        device = driver.device_pointer(page.address)
+        self.sequence_pointer = device + (page.sequence_address - page.address)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def write(self, sequence: int) -> None:
+        """Enqueue the write on the current stream.
+
+        Raises:
+            DeviceError: the driver refused.
+        """
+        self._driver.stream_write_value(self._stream(), self.sequence_pointer, sequence)
+
+    def close(self) -> None:
+        """Take the page back from CUDA; writes still in a stream must be over. Safe to repeat."""
+        if self._registered:
+            self._registered = False
+            self._driver.unregister_host_memory(self._page.address)
+
+
+def _current_stream() -> int:
+    import torch
+
+    # The raw handle, without making a Stream object at each of some hundred triggers a second.
+    device = torch.cuda.current_device()
+    handle: int = torch._C._cuda_getCurrentRawStream(device)
+    return handle
