@@ -20,7 +20,7 @@ from .pass_level import best_by_phase
 from .plan import played_cost, solve_step
 from .switch_model import Free
 
-__all__ = ["BEST_SINGLE", "FREE", "PASS_LEVEL", "compare", "recommend"]
+__all__ = ["BEST_SINGLE", "FREE", "PASS_LEVEL", "compare", "recommend", "single_pair_costs"]
 
 BEST_SINGLE = "best single pair"
 PASS_LEVEL = "pass-level"
@@ -116,7 +116,7 @@ def _constant(step: Step, pair: int) -> NDArray[np.int32]:
 def _best_single(step: Step, budget: float) -> Alternative:
     """The pair of least energy within the budget; else the fastest, marked as over it."""
     problem = step.problem
-    time_ns, energy_mj = single_pair_sums(step)
+    time_ns, energy_mj = _single_pair_sums(step)
     assert problem.allowed is not None
     choosable = np.flatnonzero(problem.allowed)
     for f in choosable[np.argsort(energy_mj[choosable], kind="stable")].tolist():
@@ -131,7 +131,7 @@ def _best_single(step: Step, budget: float) -> Alternative:
     return _entry(step, budget, BEST_SINGLE, cost, (str(problem.pairs[fastest]),), note)
 
 
-def single_pair_sums(step: Step) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _single_pair_sums(step: Step) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """(F,) ns and mJ of the whole step at each pair, in floating point, for ranking."""
     problem = step.problem
     rows, size = problem.row, len(problem.time_ns)
@@ -141,6 +141,14 @@ def single_pair_sums(step: Step) -> tuple[NDArray[np.float64], NDArray[np.float6
         time_ns = time_ns + problem.gap_ns.sum()
         energy_mj = energy_mj + problem.gap_ns.sum() * problem.idle_power_w * 1e-6
     return time_ns, energy_mj
+
+
+def single_pair_costs(step: Step) -> list[tuple[float, float]]:
+    """Exact (ns, mJ) of the whole step at every pair that may be chosen."""
+    assert step.problem.allowed is not None
+    return [
+        played_cost(step, _constant(step, int(f))) for f in np.flatnonzero(step.problem.allowed)
+    ]
 
 
 def _pass_level(step: Step, budget: float) -> Alternative | None:

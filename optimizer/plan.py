@@ -165,6 +165,7 @@ def _stalls(step: Step, choice: NDArray[np.int32]) -> Array:
     if isinstance(switch, TwoPartStall):
         core = np.array([pair.core_mhz or 0 for pair in problem.pairs])
         mem = np.array([pair.mem_mhz or 0 for pair in problem.pairs])
-        stalls: Array = (core[before] != core[choice]) * switch.core_time_ns
-        return stalls + (mem[before] != mem[choice]) * switch.mem_time_ns
+        core_ns = np.where(core[before] != core[choice], switch.core_time_ns, 0.0)
+        mem_ns = np.where(mem[before] != mem[choice], switch.mem_time_ns, 0.0)
+        return core_ns + mem_ns
     return np.zeros(len(choice))

@@ -13,9 +13,11 @@ __all__ = ["baseline_table", "headline", "proof_line"]
 
 def headline(schedule: Schedule) -> Iterator[str]:
     """What it is for, and what it promises."""
+    from ..charts._style import describe
+
     label = " (simulated)" if schedule.simulated else ""
     yield (
-        f"{schedule.workload['name']} on {schedule.gpu['name']}{label}: "
+        f"{describe(schedule.workload, schedule.gpu)}{label}: "
         f"{schedule.trace['kernels']} kernels, {len(schedule.segments)} segments, "
         f"{_switches(schedule)} switches a step"
     )

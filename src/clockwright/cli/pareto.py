@@ -1,0 +1,221 @@
+"""``clockwright pareto``: the whole front of energy against time, with the baselines marked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ._output import emit, json_option, progress, say
+from ._requests import problem_options
+
+if TYPE_CHECKING:
+    from ..data.schedule import Alternative
+    from ..data.trace import Trace
+    from ..optimizer.frontier import Front
+
+__all__ = ["command"]
+
+
+@click.command("pareto")
+@click.argument("trace", type=click.Path(path_type=Path))
+@click.option(
+    "-o",
+    "--output",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="Chart to write, .png or .svg.",
+)
+@click.option(
+    "--latencies",
+    help="Switch models to draw side by side, such as free,10us,100us,1ms,10ms,100ms "
+    "(2us+5us: core and memory part) [default: that of --switches, and free].",
+)
+@click.option(
+    "--max-slowdown",
+    default="0.6%",
+    show_default=True,
+    help="Budget the marked baselines are chosen for.",
+)
+@click.option("--up-to", default="20%", show_default=True, help="Largest slowdown drawn.")
+@click.option("--time-limit", default=60.0, show_default=True, help="Seconds for all fronts.")
+@problem_options
+@json_option
+def command(
+    trace: Path,
+    output: Path,
+    latencies: str | None,
+    max_slowdown: str,
+    up_to: str,
+    time_limit: float,
+    as_json: bool,
+    **problem: Any,
+) -> None:
+    """Draw energy against slowdown for TRACE: one front a switch model, every baseline marked."""
+    from ..charts._style import check_suffix
+    from ..data.errors import InputError
+    from ..data.trace import read
+    from ..data.units import parse_fraction
+
+    check_suffix(output)
+    if not time_limit > 0:
+        raise InputError(f"--time-limit must be positive, got {time_limit:g}")
+    budget, end = parse_fraction(max_slowdown), parse_fraction(up_to)
+    if not 0 < end <= 10:
+        raise InputError(f"--up-to must be over 0% and at most 1000%, got {up_to!r}")
+    whole = read(trace)
+    names = _switch_names(latencies, problem["switches"])
+    with progress(quiet=as_json) as display:
+        task = display.add_task("baselines", total=len(names) + 1)
+
+        def on_front(name: str) -> None:
+            display.update(task, advance=1, description=f"front: {name}")
+
+        drawn = _compute(whole, names, budget, end, time_limit, problem, on_front)
+    _draw(output, whole, budget, end, *drawn)
+    fronts, alternatives, _, notes = drawn
+    if as_json:
+        emit(_document(output, whole, budget, fronts, alternatives, notes))
+        return
+    for front in fronts:
+        worst = max((point.gap for point in front.points if point.gap is not None), default=None)
+        proven = "no schedule within any budget" if worst is None else f"worst gap {worst:.1e}"
+        say(f"{front.label}: {len(front.points)} budgets, {proven} ({front.method})")
+    for note in notes:
+        say(f"note: {note}")
+    say(f"wrote {output}")
+
+
+def _switch_names(latencies: str | None, switches: str) -> list[str]:
+    if latencies is None:
+        return list(dict.fromkeys([switches, "free"]))
+    return list(dict.fromkeys(part.strip() for part in latencies.split(",") if part.strip()))
+
+
+def _budgets(budget: float, end: float) -> tuple[float, ...]:
+    from ..optimizer.frontier import default_budgets
+
+    return tuple(sorted({*(value * end / 0.2 for value in default_budgets()), min(budget, end)}))
+
+
+def _compute(
+    trace: Trace,
+    names: list[str],
+    budget: float,
+    end: float,
+    time_limit_s: float,
+    problem: dict[str, Any],
+    on_front: Any,
+) -> tuple[list[Front], tuple[Alternative, ...], list[tuple[float, float]], list[str]]:
+    from ..optimizer.baselines import compare, single_pair_costs
+    from ..optimizer.frontier import frontier
+    from ..optimizer.request import Request, make_step
+
+    fronts, notes = [], []
+    alternatives: tuple[Alternative, ...] = ()
+    singles: list[tuple[float, float]] = []
+    share = time_limit_s / (len(names) + 1)
+    for number, name in enumerate(names):
+        request = Request(budget, **{**problem, "switches": name.replace("+", ",")})
+        step, switches = make_step(trace, request)
+        notes += [*step.notes, *switches.notes]
+        if number == 0:
+            alternatives = compare(step, budget, time_limit_s=share)
+            base = step.problem.baseline_time_ns
+            singles = [(time / base - 1, energy) for time, energy in single_pair_costs(step)]
+        label = f"schedule, switches {_label(name, switches.described)}"
+        on_front(name)
+        fronts.append(frontier(step, _budgets(budget, end), label=label, time_limit_s=share))
+    return fronts, alternatives, singles, list(dict.fromkeys(notes))
+
+
+def _label(name: str, described: dict[str, Any]) -> str:
+    semantic = described["semantic"]
+    if semantic == "free":
+        return "free"
+    source = described["source"] if name in {"auto", "measured"} else name
+    return f"{source} ({semantic})"
+
+
+def _draw(
+    output: Path,
+    trace: Trace,
+    budget: float,
+    end: float,
+    fronts: list[Front],
+    alternatives: tuple[Alternative, ...],
+    singles: list[tuple[float, float]],
+    notes: list[str],
+) -> None:
+    from ..charts import Curve, Mark, draw_pareto
+    from ..charts._style import describe
+
+    first = fronts[0]
+    curves = []
+    for front in fronts:
+        found = {
+            (point.time_ns / front.baseline_time_ns - 1, point.energy_mj)
+            for point in front.points
+            if point.time_ns is not None and point.energy_mj is not None
+        }
+        ordered = sorted(found)
+        curves.append(
+            Curve(
+                front.label,
+                tuple(x for x, _ in ordered),
+                tuple(e for _, e in ordered),
+                tuple(point.budget for point in front.points if point.lower_bound_mj > 0),
+                tuple(point.lower_bound_mj for point in front.points if point.lower_bound_mj > 0),
+            )
+        )
+    base = next((entry for entry in alternatives if entry.name in {"governor", "baseline"}), None)
+    draw_pareto(
+        output,
+        curves,
+        [Mark(entry.name, entry.slowdown, entry.energy_mj) for entry in alternatives],
+        title=f"{describe(trace.workload, trace.gpu)}: energy against time",
+        simulated=trace.simulated,
+        provenance=trace.provenance,
+        baseline_mj=first.baseline_energy_mj,
+        baseline_name=", ".join(base.pairs) if base is not None else "the baseline",
+        singles=singles,
+        budget=budget,
+        max_slowdown=end,
+    )
+
+
+def _document(
+    output: Path,
+    trace: Trace,
+    budget: float,
+    fronts: list[Front],
+    alternatives: tuple[Alternative, ...],
+    notes: list[str],
+) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    return {
+        "output": str(output),
+        "simulated": trace.simulated,
+        "provenance": trace.provenance,
+        "budget": budget,
+        "fronts": [
+            {
+                "label": front.label,
+                "baseline": {
+                    "time_ns": front.baseline_time_ns,
+                    "energy_mj": front.baseline_energy_mj,
+                },
+                "method": front.method,
+                "solves": front.solves,
+                "points": [
+                    {**asdict(point), "gap": point.gap, "saving": front.saving(point)}
+                    for point in front.points
+                ],
+            }
+            for front in fronts
+        ],
+        "baselines": [asdict(entry) for entry in alternatives],
+        "notes": notes,
+    }
