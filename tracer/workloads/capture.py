@@ -13,6 +13,7 @@ configurations (grid, registers) are unknown: a signature is name, operator, sha
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -84,8 +85,16 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         if func is _aten._local_scalar_dense.default:
             return _read_scalar(func, args)
+        if func.namespace in _SKIPPED_NAMESPACES:
+            return func(*args, **kwargs)
+        # Under inference_mode autograd has not taken composite operators apart before us. Some
+        # of them (to, contiguous, reshape) are views only if they have nothing to copy.
+        with self:
+            result = func.decompose(*args, **kwargs)
+        if result is not NotImplemented:
+            return result
         result = func(*args, **kwargs)
-        if func.namespace not in _SKIPPED_NAMESPACES and not func.is_view:
+        if not func.is_view:
             self._record(func, args, kwargs, result)
         return result
 
@@ -164,6 +173,17 @@ def _pass_signature(
     ]
 
 
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Fake tensors log a traceback for an operator that refuses; we raise one line instead."""
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before
+
+
 def capture_step(
     build: Callable[[], Step], workload: str, options: dict[str, str | int | float | bool]
 ) -> StepWork:
@@ -179,7 +199,7 @@ def capture_step(
             different kernels from step to step.
     """
     try:
-        with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        with _quiet(), FakeTensorMode(allow_non_fake_inputs=True) as mode:
             with as_on_cuda(mode):
                 step = build()
             first = _record_once(mode, step)

@@ -23,7 +23,7 @@ from typing import Any
 from unittest import mock
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.overrides import TorchFunctionMode
 
 __all__ = ["as_on_cuda"]
@@ -111,6 +111,17 @@ def _dropout(
 
 
 @contextmanager
+def _fake_tensors_in_lists() -> Iterator[None]:
+    """PyTorch asks for its own tensor types before it takes lists; fake ones stand for them."""
+    types = getattr(importlib.import_module(_FOREACH_ASKERS[0]), "_foreach_supported_types", [])
+    types.append(FakeTensor)
+    try:
+        yield
+    finally:
+        types.remove(FakeTensor)
+
+
+@contextmanager
 def _cuda_autocast() -> Iterator[None]:
     autocast = torch.amp.autocast_mode.autocast
     original = autocast.__init__
@@ -159,6 +170,7 @@ def as_on_cuda(
                 stack.enter_context(
                     mock.patch.object(module, _FOREACH_QUESTION, lambda devices=devices: devices)
                 )
+        stack.enter_context(_fake_tensors_in_lists())
         stack.enter_context(_cuda_autocast())
         if mode is not None:
             stack.enter_context(_swappable(mode))

@@ -67,6 +67,11 @@ _TABLE: dict[str, Rule] = {
     **dict.fromkeys(("cat", "stack"), rules_layers.concatenate),
     "native_dropout": rules_layers.dropout,
     "native_dropout_backward": rules_layers.dropout_backward,
+    **dict.fromkeys(
+        ("constant_pad_nd", "slice_backward", "select_backward"), rules_layers.padded_copy
+    ),
+    **dict.fromkeys(("cumsum", "cumprod", "logcumsumexp"), rules_layers.scan),
+    "_amp_update_scale_": rules_layers.update_scale,
     "_amp_foreach_non_finite_check_and_unscale_": rules_layers.unscale,
     **dict.fromkeys(("copy_", "_to_copy", "clone", "contiguous", "repeat"), rules_pointwise.copy),
     **dict.fromkeys(rules_pointwise.FILLS, rules_pointwise.fill),

@@ -14,8 +14,8 @@ from .multi_tensor import split_launches
 
 __all__ = [
     "concatenate", "dropout", "dropout_backward", "embedding", "embedding_backward", "gather",
-    "index_put", "layer_norm", "layer_norm_backward", "nll_loss", "nll_loss_backward", "softmax",
-    "softmax_backward", "unscale",
+    "index_put", "layer_norm", "layer_norm_backward", "nll_loss", "nll_loss_backward",
+    "padded_copy", "scan", "softmax", "softmax_backward", "unscale", "update_scale",
 ]  # fmt: skip
 
 _FEATURE_KERNEL_MOST_INDICES = 3_072
@@ -179,6 +179,25 @@ def index_put(call: OpCall) -> list[Kernel]:
 def concatenate(call: OpCall) -> list[Kernel]:
     """One batched copy."""
     return [Kernel("CatArrayBatchedCopy", 0)]
+
+
+def padded_copy(call: OpCall) -> list[Kernel]:
+    """A constant fills the result, then the input is copied into its place."""
+    moved = tensor_bytes(call.inputs[0])
+    return [
+        Kernel("vectorized_elementwise_kernel<fill>", 0, 0),
+        Kernel("elementwise_kernel<copy>", 0, moved, moved, elements=call.inputs[0].numel()),
+    ]
+
+
+def scan(call: OpCall) -> list[Kernel]:
+    """A running sum or product along a dimension, one kernel for short rows."""
+    return [Kernel(f"tensor_kernel_scan_innermost_dim<{call.name}>", call.out.numel())]
+
+
+def update_scale(call: OpCall) -> list[Kernel]:
+    """The loss scaler's next scale: one kernel of one thread."""
+    return [Kernel("amp_update_scale_cuda_kernel", 2)]
 
 
 def dropout(call: OpCall) -> list[Kernel]:
