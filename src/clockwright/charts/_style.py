@@ -19,7 +19,7 @@ __all__ = ["COLORS", "check_suffix", "describe", "figure_to", "stamp"]
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#5B5B5B", "#A6761D")
 """Okabe and Ito's palette, told apart by colour-blind readers."""
 
-_SETTINGS = {
+_SETTINGS: dict[Any, Any] = {
     "font.size": 10,
     "axes.spines.top": False,
     "axes.spines.right": False,

@@ -1,7 +1,7 @@
 """Energy against time: fronts under several switch models, with every baseline marked.
 
 The x axis is the step's slowdown against the baseline, the y axis its energy, with the saving on
-the right. Dotted under each front is its lower bound: where the two lines meet, the front is proven.
+the right. Dotted under each front is its lower bound: where the two meet, the front is proven.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from ._style import COLORS, figure_to, stamp
 
@@ -105,7 +107,10 @@ def draw_pareto(
         base = baseline_mj / per_unit
         right = axes.secondary_yaxis(
             "right",
-            functions=(lambda e: (1 - e / base) * 100, lambda s: (1 - s / 100) * base),
+            functions=(
+                lambda energy: (1 - np.asarray(energy, dtype=float) / base) * 100,
+                lambda saving: (1 - np.asarray(saving, dtype=float) / 100) * base,
+            ),
         )
         right.set_ylabel("energy saved (%)")
         axes.set_title(stamp(title, simulated, provenance), fontsize=11)

@@ -8,6 +8,7 @@ one, the x axis counts kernels. A clock left to the governor is drawn as a band 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -152,7 +153,7 @@ def _draw_phases(axes: Axes, axis: _Axis) -> None:
     phases = axis.phases
     bounds = [0, *(i for i in range(1, len(phases)) if phases[i] != phases[i - 1]), len(phases)]
     whole = float(axis.edges[-1] - axis.edges[0])
-    for start, stop in zip(bounds[:-1], bounds[1:], strict=True):
+    for start, stop in pairwise(bounds):
         left, right = float(axis.edges[start]), float(axis.edges[stop])
         name = phases[start]
         axes.axvspan(left, right, color=_PHASE_COLORS.get(name, "#BBBBBB"), linewidth=0)
