@@ -99,7 +99,13 @@ def _serve(options: argparse.Namespace) -> None:
         keeper.start()
         # Last, so that a socket means a keeper that has repaired and serves.
         listener = listen(options.socket, group_id) if connection is None else None
-        server = Server(keeper, listener=listener, connection=connection, group_id=group_id)
+        server = Server(
+            keeper,
+            listener=listener,
+            path=options.socket,
+            connection=connection,
+            group_id=group_id,
+        )
     except BaseException:
         keeper.guardian.close()
         raise

@@ -42,29 +42,41 @@ def listen(path: Path, group_id: int | None) -> socket.socket:
         KeeperError: another keeper listens there, or the path cannot be used.
     """
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-    umask = os.umask(0o177)
+    # It takes its name last, so that whoever finds it finds it listening, with its final mode.
+    unnamed = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        _remove_dead_socket(path)
-        listener.bind(str(path))
+        if not path.parent.exists():
+            path.parent.mkdir(parents=True)
+            path.parent.chmod(0o755)
+        _refuse_living(path)
+        _bind_private(listener, unnamed)
         if group_id is not None:
-            os.chown(path, -1, group_id)
-            path.chmod(0o660)
+            os.chown(unnamed, -1, group_id)
+            unnamed.chmod(0o660)
         listener.listen(64)
+        unnamed.rename(path)
     except OSError as error:
         listener.close()
+        unnamed.unlink(missing_ok=True)
         reason = error.strerror or str(error)
         raise KeeperError(f"the clock keeper cannot listen at {path}: {reason}") from error
     except KeeperError:
         listener.close()
         raise
-    finally:
-        os.umask(umask)
     listener.setblocking(False)
     return listener
 
 
-def _remove_dead_socket(path: Path) -> None:
+def _bind_private(listener: socket.socket, path: Path) -> None:
+    umask = os.umask(0o177)
+    try:
+        listener.bind(str(path))
+    finally:
+        os.umask(umask)
+
+
+def _refuse_living(path: Path) -> None:
+    """A dead keeper's socket may be replaced; a living one's, and anything else, may not."""
     if not path.exists():
         return
     if not stat.S_ISSOCK(path.lstat().st_mode):
@@ -73,7 +85,6 @@ def _remove_dead_socket(path: Path) -> None:
         try:
             probe.connect(str(path))
         except ConnectionRefusedError:
-            path.unlink()
             return
         pid = peer_credentials(probe).pid
     raise KeeperError(f"a clock keeper (process {pid}) already listens at {path}")
@@ -97,6 +108,7 @@ class Server:
     Args:
         keeper: answers and holds the leases.
         listener: where owners connect; None for a private keeper.
+        path: the listener's path, removed at the end.
         connection: a private keeper's only connection.
         group_id: members of this group may connect too.
     """
@@ -106,10 +118,12 @@ class Server:
         keeper: Keeper,
         *,
         listener: socket.socket | None = None,
+        path: Path | None = None,
         connection: socket.socket | None = None,
         group_id: int | None = None,
     ) -> None:
-        self._keeper, self._listener, self._group_id = keeper, listener, group_id
+        self._keeper, self._listener, self._path = keeper, listener, path
+        self._group_id = group_id
         self._peers: list[_Peer] = []
         self._selector = selectors.DefaultSelector()
         self._ending = ""
@@ -149,8 +163,8 @@ class Server:
         os.close(self._wake_read)
         os.close(self._wake_write)
         if self._listener is not None:
-            with contextlib.suppress(OSError):
-                Path(self._listener.getsockname()).unlink()
+            if self._path is not None:
+                self._path.unlink(missing_ok=True)
             self._listener.close()
 
     def _wake(self, _: Any) -> None:

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -73,10 +73,13 @@ class Processes:
         self._started.append(process)
         return process
 
-    def keeper(self, *options: str) -> subprocess.Popen[str]:
+    def keeper(
+        self, *options: str, environment: Mapping[str, str] | None = None
+    ) -> subprocess.Popen[str]:
         """A keeper that listens at `socket`, ready when this returns."""
         command = [sys.executable, "-m", "clockwright.tracer.clocks", "serve"]
-        process = self._start([*command, "--socket", str(self.socket), *FAST, *options])
+        command += ["--socket", str(self.socket), *FAST, *options]
+        process = self._start(command, env=environment)
         wait_until(lambda: self.socket.exists() or process.poll() is not None, "keeper listens")
         assert process.poll() is None, "the keeper ended at once"
         return process

@@ -1,33 +1,47 @@
-"""What a lease lets through and how it fails, through a private keeper and the real binding."""
+"""What a lease lets through and how it fails, through a keeper process and the real binding."""
 
 from __future__ import annotations
 
 import os
+import resource
 import time
 from pathlib import Path
 
 import pytest
 
 from clockwright.data.errors import (
-    DeviceBusyError,
     DeviceError,
     FormatError,
     InputError,
     KeeperError,
     LockNotHeldError,
-    NoDeviceError,
     NotSupportedError,
-    ReadOnlyError,
     RightsError,
 )
 from clockwright.data.units import GOVERNOR, ClockPair
 from clockwright.tracer.clocks import KeeperClient, Outcome, TriggerPage, numbered
 from clockwright.tracer.gpu.protocol import ThrottleReason
-from tests.fake_nvml.driver import GPU_IS_LOST, UNKNOWN_ERROR, FakeGpu, FakeNvml, Moment
+from tests.fake_nvml.driver import UNKNOWN_ERROR, FakeGpu, FakeNvml, Moment
+from tests.tracer.clocks.conftest import Host
 from tests.tracer.clocks.processes import wait_for_error, wait_until
 
 HIGH, LOW = ClockPair(1410, 3201), ClockPair(1200, 2201)
 TABLE = {1: HIGH, 2: LOW, 9: GOVERNOR}
+
+
+@pytest.fixture
+def fake_nvml(host: Host) -> FakeNvml:
+    return host.driver
+
+
+@pytest.fixture
+def gpu(host: Host) -> FakeGpu:
+    return host.gpu
+
+
+@pytest.fixture
+def state(host: Host) -> Path:
+    return host.state
 
 
 def lease(client: KeeperClient, gpu: FakeGpu) -> KeeperClient:
@@ -115,43 +129,9 @@ def test_a_table_with_a_pair_the_gpu_does_not_list_is_refused(
     assert list(state.glob("*.json")) == []
 
 
-def test_more_switches_a_second_than_allowed_are_refused_and_the_error_says_why(
-    gpu: FakeGpu, state: Path
-) -> None:
-    with KeeperClient.start() as client:
-        lease(client, gpu)
-        for turn in range(50):
-            client.lock((HIGH, LOW)[turn % 2])
-        with pytest.raises(KeeperError, match=r"more than 50 .* 3 to 6 ms .* --max-switches"):
-            client.lock(HIGH)
-        assert gpu.core_lock == (1200, 1200)
-        outcomes = [event.outcome for event in client.events()]
-        assert outcomes == [Outcome.SET] * 50 + [Outcome.REFUSED]
-        client.release()
-        assert gpu.is_pristine
-
-
-def test_two_owners_of_one_gpu_are_refused_by_the_owners_pid(
-    client: KeeperClient, gpu: FakeGpu, fake_nvml: FakeNvml
-) -> None:
-    fake_nvml.set_count(2)
-    lease(client, gpu).lock(HIGH)
-    with pytest.raises(DeviceBusyError, match=rf"held by process {os.getpid()} "):
-        client.acquire(gpu.uuid, TABLE)
-    with KeeperClient.start() as other:
-        with pytest.raises(
-            DeviceBusyError, match=rf"{os.getpid()}, through clock keeper {client.keeper_pid}"
-        ):
-            other.acquire(gpu.uuid, TABLE)
-        other.acquire(fake_nvml.gpu(1).uuid, TABLE)
-        other.lock(LOW)
-        assert (gpu.core_lock, fake_nvml.gpu(1).core_lock) == ((1410, 1410), (1200, 1200))
-
-
 def test_one_owner_may_hold_several_gpus(
     client: KeeperClient, gpu: FakeGpu, fake_nvml: FakeNvml
 ) -> None:
-    fake_nvml.set_count(2)
     second = fake_nvml.gpu(1)
     client.acquire(gpu.uuid, TABLE)
     client.acquire(second.uuid, TABLE)
@@ -232,23 +212,6 @@ def test_a_driver_that_fails_for_a_while_is_asked_again(
     assert gpu.is_pristine
 
 
-def test_what_cannot_be_given_back_is_told_and_stays_in_the_journal(
-    gpu: FakeGpu, fake_nvml: FakeNvml, state: Path
-) -> None:
-    client = KeeperClient.start()
-    lease(client, gpu).lock(HIGH)
-    fake_nvml.fail("nvmlDeviceResetGpuLockedClocks", GPU_IS_LOST)
-    with pytest.raises(KeeperError, match=r"clocks of GPU.* could not be given back"):
-        client.end()
-    assert len(list(state.glob("*.json"))) == 1
-    with pytest.raises(KeeperError, match="nothing more is set on it until that is repaired"):
-        client.acquire(gpu.uuid, TABLE)
-    fake_nvml.heal()
-    client.acquire(gpu.uuid, TABLE)
-    assert gpu.is_pristine
-    client.close()
-
-
 def test_the_power_cap_goes_back_to_what_it_was(
     client: KeeperClient, gpu: FakeGpu, state: Path
 ) -> None:
@@ -270,17 +233,6 @@ def test_a_power_cap_out_of_range_is_refused(client: KeeperClient, gpu: FakeGpu)
     assert gpu.is_pristine
 
 
-def test_a_host_run_at_locked_clocks_is_given_back_to_them(gpu: FakeGpu, state: Path) -> None:
-    gpu.set_moments([Moment(reasons=ThrottleReason.APPLICATIONS_CLOCKS)])
-    with KeeperClient.start(options=["--standing-pair", "1500/fixed"]) as client:
-        lease(client, gpu).lock(HIGH)
-        assert client.warnings == []
-        client.release()
-        assert (gpu.core_lock, gpu.mem_lock) == ((1500, 1500), None)
-        client.lock(LOW)
-    assert (gpu.core_lock, gpu.mem_lock) == ((1500, 1500), None)
-
-
 def test_a_foreign_lock_is_warned_of(client: KeeperClient, gpu: FakeGpu) -> None:
     gpu.set_moments([Moment(reasons=ThrottleReason.APPLICATIONS_CLOCKS)])
     lease(client, gpu)
@@ -296,58 +248,6 @@ def test_a_gpu_that_cannot_lock_memory_refuses_a_table_that_varies_it(
     client.acquire(gpu.uuid, {1: HIGH})
     client.lock(HIGH)
     assert (gpu.core_lock, gpu.mem_lock) == ((1410, 1410), None)
-
-
-def test_an_unknown_gpu_and_a_gpu_not_served_are_refused(gpu: FakeGpu, state: Path) -> None:
-    with KeeperClient.start(options=["--gpu", "GPU-other"]) as client:
-        with pytest.raises(InputError, match="serves GPU-other"):
-            client.acquire(gpu.uuid, TABLE)
-        with pytest.raises((NoDeviceError, InputError)):
-            client.acquire("GPU-other", TABLE)
-
-
-def test_read_only_forbids_leases_and_leaves_dry_mode(
-    gpu: FakeGpu, fake_nvml: FakeNvml, state: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with KeeperClient.start() as client:
-        monkeypatch.setenv("CLOCKWRIGHT_READ_ONLY", "1")
-        with pytest.raises(ReadOnlyError, match="CLOCKWRIGHT_READ_ONLY"):
-            client.acquire(gpu.uuid, TABLE)
-    with KeeperClient.start() as client:  # this keeper itself is read-only
-        monkeypatch.delenv("CLOCKWRIGHT_READ_ONLY")
-        with pytest.raises(ReadOnlyError, match="clock keeper: it sets nothing"):
-            client.acquire(gpu.uuid, TABLE)
-    monkeypatch.setenv("CLOCKWRIGHT_READ_ONLY", "1")
-    with KeeperClient.start(dry=True) as client:
-        client.acquire(gpu.uuid, TABLE)
-        assert client.lock(HIGH).outcome is Outcome.DRY
-    assert fake_nvml.setters() == []
-
-
-def test_dry_mode_does_everything_but_set(gpu: FakeGpu, fake_nvml: FakeNvml, state: Path) -> None:
-    fake_nvml.allow_setters("nobody")
-    with KeeperClient.start(dry=True) as client, TriggerPage.create() as page:
-        lease(client, gpu).lock(HIGH)
-        assert client.confirm() is None
-        client.set_power_limit_w(400.0)
-        client.arm(page)
-        for number in (1, 2):
-            page.sequence = number
-            wait_until(lambda n=number: page.event_count == n, "the number is seen")
-        client.disarm()
-        with pytest.raises(InputError):
-            client.lock(ClockPair(1980, 3201))
-        events = client.events()
-    assert [event.outcome.name for event in events] == ["DRY", "DRY", "SAME", "DRY"]
-    assert events[1].power_limit_w == 400.0
-    assert all(event.seen_ns <= event.done_ns for event in events)
-    assert fake_nvml.setters() == []
-    assert not state.exists()
-
-
-def test_simulated_gpus_have_no_keeper_process() -> None:
-    with pytest.raises(InputError, match="LocalKeeper"):
-        KeeperClient.start("sim:rtx3080ti")
 
 
 def test_without_a_lease_nothing_can_be_asked(client: KeeperClient, gpu: FakeGpu) -> None:
@@ -388,3 +288,44 @@ def test_a_page_that_is_no_page_is_refused_and_the_lease_stands(
             client.arm(page)
         page.fd = sealed
     assert gpu.core_lock == (1410, 1410)
+
+
+def test_a_full_disk_refuses_the_lease_before_anything_is_set(
+    client: KeeperClient, host: Host, gpu: FakeGpu, fake_nvml: FakeNvml
+) -> None:
+    host.fill_the_disk()
+    with pytest.raises(KeeperError, match=r"cannot write the journal .*nothing was set"):
+        client.acquire(gpu.uuid, TABLE)
+    assert fake_nvml.setters() == []
+    host.fill_the_disk(resource.RLIM_INFINITY)
+    client.acquire(gpu.uuid, TABLE)
+    client.lock(HIGH)
+    assert gpu.core_lock == (1410, 1410)
+
+
+@pytest.mark.parametrize("ask", ["lock", "arm", "power"])
+def test_a_disk_that_fills_up_under_a_lease_refuses_the_first_set(
+    ask: str, client: KeeperClient, host: Host, gpu: FakeGpu, fake_nvml: FakeNvml
+) -> None:
+    client.acquire(gpu.uuid, TABLE)
+    with TriggerPage.create() as page:
+        host.fill_the_disk()
+        with pytest.raises(KeeperError, match="nothing was set"):
+            if ask == "lock":
+                client.lock(HIGH)
+            elif ask == "arm":
+                client.arm(page)
+            else:
+                client.set_power_limit_w(400.0)
+    assert fake_nvml.setters() == []
+
+
+def test_a_full_disk_does_not_keep_clocks_from_being_given_back(
+    client: KeeperClient, host: Host, gpu: FakeGpu, state: Path
+) -> None:
+    client.acquire(gpu.uuid, TABLE)
+    client.lock(HIGH)
+    host.fill_the_disk()
+    client.end()
+    assert gpu.is_pristine
+    assert list(state.glob("*.json")) == []
