@@ -55,6 +55,7 @@ class Attribution:
         self._optimizer: torch.optim.Optimizer | None = None
         self._after_backward = False
         self._calling_backward = 0
+        # Identities of tensors that CUDA would keep in host memory: operators on them, no kernel.
         self.host: frozenset[int] = frozenset()
 
     def _name(self, root: torch.nn.Module, prefix: str) -> None:

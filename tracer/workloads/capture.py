@@ -67,6 +67,15 @@ def _flops(func: Any, name: str, args: tuple[Any, ...], kwargs: Any, result: Any
     return 0 if formula is None else int(formula(*args, **kwargs, out_val=result))
 
 
+class _ScalarReader(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Answers ``item()`` while a step is built, where nothing is recorded."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is _aten._local_scalar_dense.default:
+            return _read_scalar(func, args)
+        return func(*args, **(kwargs or {}))
+
+
 class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Records kernels of every operator, and answers what would need data with a constant."""
 
@@ -112,9 +121,10 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             tf32=torch.get_float32_matmul_precision() != "highest",
             pointwise=torch.Tag.pointwise in func.tags,
             reduction=hasattr(torch.Tag, "reduction") and torch.Tag.reduction in func.tags,
-            host=self._attribution.host,
         )
         if not call.inputs and not call.outputs:
+            return
+        if call.inputs and id(call.inputs[0]) in self._attribution.host:
             return
         phase, path = self._attribution.locate()
         layer = layer_of(path)
@@ -200,7 +210,7 @@ def capture_step(
     """
     try:
         with _quiet(), FakeTensorMode(allow_non_fake_inputs=True) as mode:
-            with as_on_cuda(mode):
+            with as_on_cuda(mode), _ScalarReader():  # type: ignore[no-untyped-call]
                 step = build()
             first = _record_once(mode, step)
             recorded = _record_once(mode, step)

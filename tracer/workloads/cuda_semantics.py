@@ -7,7 +7,8 @@ before any operator is dispatched. Each is set as CUDA would, only while a step 
 - ``torch.autocast("cuda")`` is CPU autocast with CUDA's default type and CUDA's list of
   operators kept in float32;
 - dropout is the fused ``native_dropout``, and attention's own dropout stays in the fused kernel;
-- optimizers and gradient clipping prefer their multi-tensor (foreach) form.
+- optimizers and gradient clipping prefer their multi-tensor (foreach) form;
+- what a DataLoader does is host work: it runs on real tensors and is not recorded.
 
 Left out: calls into the CUDA runtime itself (events, streams, graphs, memory statistics); without
 a GPU they raise in the user's step.
@@ -25,6 +26,8 @@ from unittest import mock
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils.data import dataloader
 
 __all__ = ["as_on_cuda"]
 
@@ -113,12 +116,15 @@ def _dropout(
 @contextmanager
 def _fake_tensors_in_lists() -> Iterator[None]:
     """PyTorch asks for its own tensor types before it takes lists; fake ones stand for them."""
-    types = getattr(importlib.import_module(_FOREACH_ASKERS[0]), "_foreach_supported_types", [])
-    types.append(FakeTensor)
+    askers = [importlib.import_module(name) for name in _FOREACH_ASKERS]
+    lists = {id(t): t for a in askers if (t := getattr(a, "_foreach_supported_types", None))}
+    for types in lists.values():
+        types.append(FakeTensor)
     try:
         yield
     finally:
-        types.remove(FakeTensor)
+        for types in lists.values():
+            types.remove(FakeTensor)
 
 
 @contextmanager
@@ -133,6 +139,25 @@ def _cuda_autocast() -> Iterator[None]:
         original(self, device_type, dtype, *args, **kwargs)
 
     with mock.patch.object(autocast, "__init__", init):
+        yield
+
+
+def _on_host(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def on_host(*args: Any, **kwargs: Any) -> Any:
+        with _disable_current_modes():
+            return function(*args, **kwargs)
+
+    return on_host
+
+
+@contextmanager
+def _loaders_on_host() -> Iterator[None]:
+    loader, iterator = dataloader.DataLoader, dataloader._BaseDataLoaderIter
+    with (
+        mock.patch.object(loader, "__iter__", _on_host(loader.__iter__)),
+        mock.patch.object(iterator, "__next__", _on_host(iterator.__next__)),
+    ):
         yield
 
 
@@ -172,6 +197,7 @@ def as_on_cuda(
                 )
         stack.enter_context(_fake_tensors_in_lists())
         stack.enter_context(_cuda_autocast())
+        stack.enter_context(_loaders_on_host())
         if mode is not None:
             stack.enter_context(_swappable(mode))
         stack.enter_context(_CudaFunctions(around_backward))

@@ -86,7 +86,6 @@ class OpCall:
         tf32: whether float32 matrix products may use TF32 here.
         pointwise: whether torch tags the operator as pointwise.
         reduction: whether torch tags it as a reduction.
-        host: identities of tensors that CUDA keeps in host memory.
     """
 
     name: str
@@ -97,7 +96,6 @@ class OpCall:
     tf32: bool
     pointwise: bool
     reduction: bool
-    host: frozenset[int] = frozenset()
 
     @cached_property
     def inputs(self) -> list[torch.Tensor]:

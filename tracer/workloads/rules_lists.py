@@ -1,8 +1,7 @@
 """Operators on lists of tensors, the optimizers above all: chunked multi-tensor kernels.
 
 Each launch of a call works on a slice of the elements, so bytes and FLOPs are shared out by
-elements. State that CUDA keeps on the host (step counts of an optimizer that is neither fused nor
-capturable) launches nothing.
+elements.
 """
 
 from __future__ import annotations
@@ -88,11 +87,11 @@ def _norm(call: OpCall, tensors: list[torch.Tensor], kernels: list[Kernel]) -> l
 
 
 def foreach(call: OpCall) -> list[Kernel]:
-    """The chunked launches of one ``_foreach_*`` call; none where its tensors stay on the host."""
+    """The chunked launches of one ``_foreach_*`` call."""
     lists = [a for a in call.args.values() if isinstance(a, list | tuple) and a]
     tensor_lists = [a for a in lists if isinstance(a[0], torch.Tensor)]
     scalar_list = any(not isinstance(a[0], torch.Tensor) for a in lists)
-    if not tensor_lists or id(tensor_lists[0][0]) in call.host:
+    if not tensor_lists:
         return []
     operation = call.name.removeprefix("_foreach_").rstrip("_")
     first = tensor_lists[0]
