@@ -2,9 +2,10 @@
 
 Choosing the least of noisy cells favours those that came out low by chance, so the schedule's own
 sums promise too much. Each cell's mean x, with standard deviation s, is therefore split in two
-independent halves (Gaussian data thinning; Rasines and Young, Biometrika 110(3), 2023): x + s z and
-x - s z for a standard normal z have no covariance. Schedules are chosen on the first half. Time and
-energy are then estimated on the second, which had no part in the choice, so both are unbiased.
+independent halves (Gaussian data thinning; Rasines and Young, Biometrika 110(3), 2023): x + r s z
+and x - s z / r for a standard normal z have no covariance. Schedules are chosen on the first half.
+Time and energy are then estimated on the second, which had no part in the choice, so both are
+unbiased. With r = 1.5 the second half is the sharper one: a choice forgives noise, a limit does not.
 
 Schedules are chosen for a row of budgets fixed without a look at the second half, from cautious to
 bold (the first half, split once more, tells how far sums of chosen cells flatter), and tested in
@@ -41,8 +42,12 @@ if TYPE_CHECKING:
 __all__ = ["NoiseResult", "plan_under_noise"]
 
 Array = NDArray[np.float64]
-_MARGINS = (4.0, 2.8, 2.0, 1.3, 0.6)
+_MARGINS = (3.6, 2.6, 1.9, 1.2)
 """Budgets tried: the budget, less the expected flattery, less so many standard deviations."""
+_RATIO = 1.5
+_CHOSEN_SD, _HELD_SD = sqrt(1 + _RATIO**2), sqrt(1 + 1 / _RATIO**2)
+"""Errors of the two halves, in standard deviations of the cells."""
+_TRIAL_TOLERANCE = 1e-4  # noise outweighs a gap of this size by far
 _FLOOR = 0.05  # a noisy half keeps at least this share of a cell's mean: no time is negative
 
 
@@ -138,14 +143,15 @@ def plan_under_noise(
         raise InputError(f"confidence must be from 50% to under 100%, got {confidence:g}")
     if step.sd is None:
         raise InputError("the trace has no spread in its cells: nothing to be confident about")
-    share = time_limit_s / (len(_MARGINS) + 3)
+    share = time_limit_s / (len(_MARGINS) + 3)  # a probe and the whole problem come on top
 
     def solve(on: Step, slowdown: float) -> Solution:
-        return _solve(on, slowdown, time_limit_s=share, tolerance=tolerance, method=method)
+        rough = max(_TRIAL_TOLERANCE, tolerance or 0.0)
+        return _solve(on, slowdown, time_limit_s=share, tolerance=rough, method=method)
 
     rng = np.random.default_rng(seed)
-    whole = solve(step, budget)
-    chosen_on, held_out = _split(step, rng, 1.0)
+    whole = solve_step(step, budget, time_limit_s=2 * share, tolerance=tolerance, method=method)
+    chosen_on, held_out = _split(step, rng, 1.0, _RATIO)
     trials = _trial_budgets(chosen_on, budget, confidence, rng, solve)
     tried: list[tuple[float, float]] = []
     passed: _Tested | None = None
@@ -155,7 +161,7 @@ def plan_under_noise(
             found = solve(chosen_on, trial)
         except InfeasibleError:
             continue
-        tested = _Tested(found, *_estimate(held_out, found, confidence, 2.0))
+        tested = _Tested(found, *_estimate(held_out, found, confidence, _HELD_SD))
         tried.append((trial, tested.slowdown.upper))
         first = first or tested
         if tested.slowdown.upper > budget:
@@ -164,7 +170,7 @@ def plan_under_noise(
     notes: tuple[str, ...] = ()
     if passed is None:
         if first is None:
-            first = _Tested(whole, *_estimate(held_out, whole, confidence, 2.0))
+            first = _Tested(whole, *_estimate(held_out, whole, confidence, _HELD_SD))
         notes = (
             f"no schedule is sure at {confidence:.0%} to stay within the budget, given the noise "
             "of the cells: run the baseline, allow more, or measure more",
@@ -225,24 +231,24 @@ def _trial_budgets(
     solve: Callable[[Step, float], Solution],
 ) -> list[float]:
     """Budgets to try, cautious first, from the first half alone."""
-    one, other = _split(chosen_on, rng, sqrt(2.0))
+    one, other = _split(chosen_on, rng, _CHOSEN_SD, 1.0)
     probe = solve(one, budget)
-    seen, _ = _estimate(other, probe, confidence, 4.0)
+    seen, _ = _estimate(other, probe, confidence, _CHOSEN_SD * sqrt(2.0))
     claimed = _cost_at(one, probe)[0] / one.problem.baseline_time_ns - 1
     # The probe was chosen with sqrt(2) the noise, and flattery goes with the noise.
     flattery = max(0.0, seen.value - claimed) / sqrt(2.0)
-    sd = seen.sd / sqrt(2.0)
+    sd = seen.sd * _HELD_SD / (_CHOSEN_SD * sqrt(2.0))
     return [budget - flattery - margin * sd for margin in _MARGINS]
 
 
-def _split(step: Step, rng: np.random.Generator, times: float) -> tuple[Step, Step]:
+def _split(step: Step, rng: np.random.Generator, times: float, ratio: float) -> tuple[Step, Step]:
     """Two steps with independent errors, from one whose cells' error is ``times`` their sd."""
     assert step.sd is not None
     halves: list[list[Array]] = [[], []]
     for table, sd in zip(step.tables, step.sd, strict=True):
         shift = times * sd * rng.standard_normal(table.shape)
-        for half, sign in zip(halves, (1.0, -1.0), strict=True):
-            half.append(np.maximum(table + sign * shift, _FLOOR * table))
+        for half, factor in zip(halves, (ratio, -1 / ratio), strict=True):
+            half.append(np.maximum(table + factor * shift, _FLOOR * table))
     one, other = (step.with_tables(time_ns, energy_mj) for time_ns, energy_mj in halves)
     return one, other
 
@@ -268,9 +274,9 @@ def _choice_at(step: Step, solution: Solution) -> NDArray[np.int32]:
 
 
 def _estimate(
-    held_out: Step, solution: Solution, confidence: float, variances: float
+    held_out: Step, solution: Solution, confidence: float, times: float
 ) -> tuple[_Estimate, _Estimate]:
-    """Slowdown and saving on cells whose error has ``variances`` times the sd's square."""
+    """Slowdown and saving on cells whose error is ``times`` their sd."""
     problem, sd = held_out.problem, held_out.sd
     assert sd is not None
     time_ns, energy_mj = _cost_at(held_out, solution)
@@ -284,7 +290,7 @@ def _estimate(
         if held_out.baseline is not None:
             constant = np.full_like(choice, held_out.baseline)
             weight = weight - ratio * _counts(held_out, constant, which)
-        terms = variances * (weight * sd[which] / base) ** 2
+        terms = (times * weight * sd[which] / base) ** 2
         central = ratio - 1 if which == 0 else 1 - ratio
         estimates.append(_Estimate(central, *_spread_of(terms, held_out.n, confidence)))
     return estimates[0], estimates[1]

@@ -14,7 +14,7 @@ idle power is drawn through it. Medians are used: scatter of single switches is 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -57,8 +57,7 @@ class _Device:
     idle_power_w: Array | None
     table: pd.DataFrame | None
     semantic: str | None
-    min_dwell_ns: int | None
-    notes: list[str] = field(default_factory=list)
+    semantic_of_device: str | None
 
 
 def choose_switches(
@@ -88,7 +87,9 @@ def choose_switches(
     Raises:
         InputError: the words make no sense, there is no table, or it lacks what is needed.
     """
-    device = _Device(tuple(pairs), idle_power_w, table, semantic or device_semantic, min_dwell_ns)
+    device = _Device(
+        tuple(pairs), idle_power_w, table, semantic or device_semantic, device_semantic
+    )
     if device.semantic not in (None, "stall", "lag"):
         raise InputError(f"switch semantic must be stall or lag, got {device.semantic!r}")
     word = source.strip().lower()
@@ -216,7 +217,9 @@ def _from_table(table: pd.DataFrame, source: str, device: _Device, dwell: int) -
         raise InputError(f"switch table {source} holds no transition between locked core clocks")
     latency = table["latency_ns_p50"].to_numpy(dtype=float)
     stall = table["stall_ns"].to_numpy(dtype=float, na_value=np.nan)
-    time = latency if lag else np.where(np.isnan(stall), latency, stall)
+    # A device that lags stalls for no time: made to stall, it does so until the clock is there.
+    lags = device.semantic_of_device == "lag"
+    time = latency if lag or lags else np.where(np.isnan(stall), latency, stall)
     energy = table["energy_mj"].to_numpy(dtype=float, na_value=np.nan)
     filled, measured = _fill(table, device.pairs, time, source)
     share = float(np.mean(measured))
