@@ -69,7 +69,7 @@ class Processes:
         self._others: list[int] = []
 
     def _start(self, command: list[str], **options: Any) -> subprocess.Popen[str]:
-        process = subprocess.Popen(command, text=True, **options)
+        process = subprocess.Popen(command, text=True, start_new_session=True, **options)
         self._started.append(process)
         return process
 
@@ -100,11 +100,12 @@ class Processes:
         return trainer
 
     def kill_all(self) -> None:
-        """Kill what still runs, and reap it."""
+        """Kill what still runs, children too, and reap it."""
         for pid in self._others:
             kill(pid)
         for process in self._started:
-            process.kill()
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
             process.wait()
             if process.stdout is not None:
                 process.stdout.close()
