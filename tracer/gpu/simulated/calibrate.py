@@ -14,7 +14,6 @@ lowest voltage is held at the specification's.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from functools import partial
 
@@ -76,7 +75,8 @@ def _pack_time(terms: KernelTerms) -> Floats:
 
 
 def _unpack(base: KernelTerms, time_logs: Floats) -> KernelTerms:
-    latency_ns, cycles, core, dram = np.exp(time_logs.reshape(-1, _TIME_TERMS)).T
+    values = np.exp(np.clip(time_logs, _MIN_LOG, _MAX_LOG))
+    latency_ns, cycles, core, dram = values.reshape(-1, _TIME_TERMS).T
     return replace(
         base, latency_ns=latency_ns, latency_cycles=cycles, core_cycles=core, dram_bytes=dram
     )
@@ -92,58 +92,32 @@ def _sparsity(kernel: Ints, kernels: int, per_kernel: int, shared: int) -> lil_m
     return pattern
 
 
-def _solve(
-    residual: Callable[[Floats], Floats],
-    start: Floats,
-    shared_bounds: tuple[Floats, Floats],
-    kernel: Ints,
-    per_kernel: int,
-) -> Floats:
-    shared = len(shared_bounds[0])
-    own = len(start) - shared
-    low = np.concatenate([shared_bounds[0], np.full(own, _MIN_LOG)])
-    high = np.concatenate([shared_bounds[1], np.full(own, _MAX_LOG)])
-    solution = least_squares(
-        residual,
-        np.clip(start, low + 1e-9, high - 1e-9),
-        bounds=(low, high),
-        loss="soft_l1",
-        f_scale=_ROBUST_SCALE,
-        jac_sparsity=_sparsity(kernel, own // per_kernel, per_kernel, shared),
-        x_scale="jac",
-        max_nfev=150,
-    )
-    return np.asarray(solution.x, dtype=np.float64)
-
-
 def _start_terms(rows: MeasuredRows, spec: GpuSpec) -> KernelTerms:
-    """Terms to start from: for each kernel the best of a few typical mixtures after a short fit."""
+    """Time terms of each kernel alone: the best of fits from a few typical mixtures."""
     count = int(rows.kernel.max()) + 1
-    fastest_ns = np.full(count, np.inf)
-    np.minimum.at(fastest_ns, rows.kernel, rows.time_ns)
     bus = spec.rates.dram_bytes_per_mem_cycle * spec.default_mem_mhz * 1e-3
     top_ghz = spec.top_core_mhz * 1e-3
-    best: Floats | None = None
-    best_cost = np.full(count, np.inf)
-    empty = KernelTerms.zeros(count)
-    for latency, cycles, core, dram in (
-        (0.05, 0.05, 0.9, 0.5),
-        (0.05, 0.05, 0.3, 0.9),
-        (0.30, 0.40, 0.1, 0.1),
-        (0.05, 0.60, 0.1, 0.3),
-    ):
-        scale = np.array([latency, cycles * top_ghz, core * top_ghz, dram * bus])
-        start = np.log(fastest_ns[:, None] * scale[None, :]).ravel()
-        residual = partial(_time_residual, base=empty, spec=spec, rows=rows)
-        no_bounds = (np.zeros(0), np.zeros(0))
-        logs = _solve(residual, start, no_bounds, rows.kernel, _TIME_TERMS)
-        cost = np.zeros(count)
-        np.add.at(cost, rows.kernel, np.minimum(np.abs(residual(logs)), 0.2))
-        table = logs.reshape(count, _TIME_TERMS)
-        best = table.copy() if best is None else np.where((cost < best_cost)[:, None], table, best)
-        best_cost = np.minimum(cost, best_cost)
-    assert best is not None
-    return _unpack(empty, best.ravel())
+    empty = KernelTerms.zeros(1)
+    found = np.zeros((count, _TIME_TERMS))
+    for kernel in range(count):
+        mine = rows.where(rows.kernel == kernel)
+        alone = replace(mine, kernel=np.zeros_like(mine.kernel))
+        residual = partial(_time_residual, base=empty, spec=spec, rows=alone)
+        fits = [
+            least_squares(
+                residual,
+                np.log(alone.time_ns.min() * np.array([latency, cycles * top_ghz, core, dram])),
+                method="lm",
+                max_nfev=300,
+            )
+            for latency, cycles, core, dram in (
+                (0.05, 0.05, 0.9 * top_ghz, 0.5 * bus),
+                (0.05, 0.05, 0.3 * top_ghz, 0.9 * bus),
+                (0.30, 0.40, 0.1 * top_ghz, 0.1 * bus),
+            )
+        ]
+        found[kernel] = min(fits, key=lambda fit: float(fit.cost)).x
+    return _unpack(KernelTerms.zeros(count), found.ravel())
 
 
 def _time_residual(logs: Floats, *, base: KernelTerms, spec: GpuSpec, rows: MeasuredRows) -> Floats:
@@ -233,7 +207,19 @@ def fit_spec(
         mine = _with_time(spec, x[: 2 + mems])
         return _time_residual(x[2 + mems :], base=terms, spec=mine, rows=rows)
 
-    x = _solve(time_residual, start, own_bounds, rows.kernel, _TIME_TERMS)
+    own = len(start) - len(own_bounds[0])
+    low = np.concatenate([own_bounds[0], np.full(own, _MIN_LOG)])
+    high = np.concatenate([own_bounds[1], np.full(own, _MAX_LOG)])
+    x = least_squares(
+        time_residual,
+        np.clip(start, low + 1e-9, high - 1e-9),
+        bounds=(low, high),
+        loss="soft_l1",
+        f_scale=_ROBUST_SCALE,
+        jac_sparsity=_sparsity(rows.kernel, len(terms), _TIME_TERMS, 2 + mems),
+        x_scale="jac",
+        max_nfev=40,
+    ).x
     spec, terms = _with_time(spec, x[: 2 + mems]), _unpack(terms, x[2 + mems :])
 
     spec = _fit_shared_power(terms, spec, rows, knee_range_mhz)

@@ -153,8 +153,15 @@ def idle(
     leak_w_per_c: Floats,
     span_ns: float,
 ) -> None:
-    """Let ``span_ns`` pass without a kernel."""
+    """Let ``span_ns`` pass without a kernel; a stall owed passes meanwhile."""
     left = span_ns
+    if state[at.STALL_NS] > 0.0 and left > 0.0:
+        part = min(left, state[at.STALL_NS])
+        energy_mj = state[at.STALL_ENERGY] * part / state[at.STALL_NS]
+        _pass(state, settings, part, energy_mj * 1e6 / part, False)
+        state[at.STALL_NS] -= part
+        state[at.STALL_ENERGY] -= energy_mj
+        left -= part
     while left > 0.0:
         next_ns = _events(state, pending, settings, core_mhz)
         core, mem = int(state[at.RUNNING_CORE]), int(state[at.MEM])

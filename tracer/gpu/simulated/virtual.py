@@ -102,8 +102,6 @@ class VirtualGpu:
         state[at.SENSOR_W] = state[at.AVERAGE_W] = self._axes.idle_w[running, mem]
         return state
 
-    # --- what the two kinds provide
-
     def _index(self, pair: ClockPair) -> tuple[int, int]:
         """Core and memory index that a request leads to; InputError if unsupported."""
         raise NotImplementedError
@@ -127,11 +125,6 @@ class VirtualGpu:
     def switch(self) -> SwitchBehaviour:
         """How it changes clocks."""
         return self._switch
-
-    @property
-    def faults(self) -> Faults:
-        """What is wrong with it."""
-        return self._faults
 
     def set_faults(self, faults: Faults) -> None:
         """Break it, or mend it, from now on."""
@@ -280,8 +273,6 @@ class VirtualGpu:
         """True temperature."""
         return float(self._state[at.TEMPERATURE_C])
 
-    # --- inner workings
-
     def _world(self) -> tuple[Floats, Floats, Floats, Floats, Floats, Floats]:
         axes = self._axes
         return (
@@ -358,8 +349,9 @@ class VirtualGpu:
         items = sorted(requests) if requests else []
         if items and not 0 <= items[0] <= items[-1] < count:
             raise InputError(f"a request's item must lie in 0..{count - 1}, got {items}")
-        if items:
+        if requests:
             self._check_rights("lock clocks")
+            self._locked = None if requests[items[-1]].is_governor else requests[items[-1]]
         table = self._requests([requests[item] for item in items] if requests else [])
         if not self._faults.locks_hold:
             items, table = [], table[:0]
@@ -374,7 +366,6 @@ class VirtualGpu:
         before = state.copy()
         counter_before = self._counter_mj()
         out = np.zeros((5, count), dtype=np.int64)
-        item_array = np.array(items, dtype=np.int64)
         engine.play(
             *self._world(),
             time_ns,
@@ -384,7 +375,7 @@ class VirtualGpu:
             stretch,
             power_factor,
             float(self._switch.trigger_ns),
-            item_array,
+            np.array(items, dtype=np.int64),
             table,
             self._switch.kind == "stall",
             *out,
