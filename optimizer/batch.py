@@ -59,9 +59,10 @@ def make_jobs(
     jobs = [
         Job(str(trace), content, replace(request, budget=budget, switches=switch))
         for trace in traces
-        for content in [_content(trace)]
+        for folder in [_content(trace)]
         for budget in budgets
         for switch in switches
+        for content in [folder + _table_content(switch)]
     ]
     return list({job.key: job for job in jobs}.values())
 
@@ -75,6 +76,12 @@ def _content(trace: Path) -> str:
         digest.update(path.name.encode() + b"\0")
         digest.update(hashlib.sha256(path.read_bytes()).digest())
     return digest.hexdigest()
+
+
+def _table_content(switches: str) -> str:
+    """Digest of a switch table's file, '' where the words name no file."""
+    path = Path(switches)
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
 
 
 def solve_job(job: Job) -> dict[str, Any]:
@@ -224,7 +231,7 @@ def run_jobs(
 
     Raises:
         InputError: the folder holds something else.
-        RuntimeError: a job's worker died each time it was tried.
+        ClockwrightError: a job's worker died each time it was tried.
     """
     _prepare(folder)
     todo = list(jobs)
@@ -244,7 +251,7 @@ def run_jobs(
             # A process pool is lost as a whole with one worker: what was not done is given out
             # again, to a new pool, but not for ever.
             if any(attempts[key] >= _ATTEMPTS for key in left):
-                raise RuntimeError(
+                raise ClockwrightError(
                     f"workers died {_ATTEMPTS} times over {len(left)} unsolved jobs (out of "
                     "memory?); what is done is kept, run again with fewer --workers"
                 ) from error
@@ -296,16 +303,19 @@ def dask_executor(address: str) -> Iterator[Executor]:
         InputError: Dask is not installed, or no scheduler answers.
     """
     try:
-        from distributed import Client
+        import distributed
     except ModuleNotFoundError as error:
         raise InputError(
             "--dask needs the optional package: pip install 'clockwright[dask]'"
         ) from error
     try:
-        client = Client(address, timeout="10s")
+        connect: Any = distributed.Client
+        client = connect(address, timeout="10s")
     except (OSError, TimeoutError, ValueError) as error:
         raise InputError(f"no Dask scheduler answers at {address}: {error}") from error
     try:
         yield client.get_executor(pure=False, retries=_ATTEMPTS)
+    except distributed.scheduler.KilledWorker as error:
+        raise BrokenExecutor(str(error)) from error
     finally:
         client.close()

@@ -5,7 +5,7 @@ sums promise too much. Each cell's mean x, with standard deviation s, is therefo
 independent halves (Gaussian data thinning; Rasines and Young, Biometrika 110(3), 2023): x + r s z
 and x - s z / r for a standard normal z have no covariance. Schedules are chosen on the first half.
 Time and energy are then estimated on the second, which had no part in the choice, so both are
-unbiased. With r = 1.5 the second half is the sharper one: a choice forgives noise, a limit does not.
+unbiased. With r = 1.5 the second half is the sharper: a choice forgives noise, a limit does not.
 
 Schedules are chosen for a row of budgets fixed without a look at the second half, from cautious to
 bold (the first half, split once more, tells how far sums of chosen cells flatter), and tested in
