@@ -9,6 +9,7 @@ import click
 
 from ._output import emit, json_option, progress, say
 from ._requests import parse_confidence, parse_gap, problem_options
+from ._traces import assume_option, load_trace
 
 if TYPE_CHECKING:
     from ..data.schedule import Schedule
@@ -36,6 +37,7 @@ __all__ = ["command"]
     "--latencies", help="Batch: switch models, such as free,20us,1ms (2us+5us: two part)."
 )
 @problem_options
+@assume_option
 @click.option(
     "--confidence",
     default="0.95",
@@ -68,6 +70,7 @@ def command(
     seed: int,
     workers: int | None,
     dask: str | None,
+    assume: str | None,
     as_json: bool,
     **problem: Any,
 ) -> None:
@@ -92,6 +95,8 @@ def command(
         **problem,
     )
     if len(traces) > 1 or budgets or latencies:
+        if assume:
+            raise InputError("--assume is for one trace; import and optimize it by itself")
         from ._batch import run_batch
 
         run_batch(
@@ -100,7 +105,7 @@ def command(
         return
     if workers or dask:
         raise InputError("--workers and --dask are for a batch; add --budgets or --latencies")
-    schedule = _optimize(traces[0], output, request, quiet=as_json)
+    schedule = _optimize(traces[0], output, request, assume, quiet=as_json)
     if as_json:
         document = schedule.to_json()
         document["output"] = str(output)
@@ -111,14 +116,15 @@ def command(
     _tell(schedule, output)
 
 
-def _optimize(path: Path, output: Path, request: Any, *, quiet: bool) -> Schedule:
+def _optimize(
+    path: Path, output: Path, request: Any, assume: str | None, *, quiet: bool
+) -> Schedule:
     from ..data import schedule as schedules
-    from ..data.trace import read
     from ..optimizer.request import optimize_trace
 
     with progress(quiet=quiet) as display:
         task = display.add_task("reading", total=None)
-        trace = read(path)
+        trace = load_trace(path, assume)
         display.update(task, description="solving")
         schedule = optimize_trace(trace, request)
         display.update(task, description="writing")
