@@ -11,7 +11,7 @@ This module imports no torch: a `Step` only holds what a builder made.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from ...data.errors import WorkloadError
@@ -38,7 +38,6 @@ class Step:
     optimizer: Any = None
     device: str = "cpu"
     tokens: int | None = None
-    options: dict[str, str | int | float | bool] = field(default_factory=dict)
 
 
 def as_step(returned: object, device: str, where: str) -> Step | None:

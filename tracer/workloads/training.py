@@ -93,7 +93,7 @@ def build_language_step(
             with _product_precision(precision), torch.inference_mode(), low_precision():
                 model(tokens)
 
-        return Step(infer, model, None, device, batch * length, dict(options))
+        return Step(infer, model, None, device, batch * length)
     model.train()
     optimizer = _make_optimizer(model, options)
     scaler = torch.amp.GradScaler(kind, enabled=mixed and precision == "fp16")
@@ -113,4 +113,4 @@ def build_language_step(
             scaler.update()
             optimizer.zero_grad(set_to_none=True)
 
-    return Step(train, model, optimizer, device, batch * length * accumulate, dict(options))
+    return Step(train, model, optimizer, device, batch * length * accumulate)
