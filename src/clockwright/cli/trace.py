@@ -118,14 +118,13 @@ def _record(
 ) -> Trace:
     from ..tracer.gpu.select import open_gpu
 
-    if not gpu.startswith("sim:"):
-        raise InputError(f"--gpu {gpu}: recording on real GPUs is not in this release yet")
     device = open_gpu(gpu, seed=seed)
     from ..tracer import workloads
     from ..tracer.gpu.simulated import SimulatedGpu
     from ..tracer.record_simulated import record_simulated
 
-    assert isinstance(device, SimulatedGpu)
+    if not isinstance(device, SimulatedGpu):
+        raise InputError(f"--gpu {gpu}: recording on real GPUs is not in this release yet")
     step = workloads.load(workload, options).capture()
     return record_simulated(step, device, pairs=pairs, repeats=repeats, on_pair=on_pair)
 
