@@ -10,7 +10,7 @@ is then closed for one start after another until no other can be cheaper.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,7 @@ Array = NDArray[np.float64]
 # Rounding of a sum of N terms is at most N * 2^-52 of the sum (all terms are positive): bounds are
 # lowered by it.
 _EPS = 2.0**-52
+_WINDOW = 10_000  # blocks of the stretch that stands for a longer step in guessing
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,12 +71,16 @@ class Dual:
     multiplier: float
     under: Point
     over: Point | None
-    points: list[Point] = field(default_factory=list)
 
 
 def turn_at(sweeper: Sweeper) -> int:
-    """The block at which one state beats all others by most: few starts need be closed there."""
+    """The block at which one state beats all others by most: few starts need be closed there.
+
+    A step that does not repeat is cut where it begins.
+    """
     inst = sweeper.instance
+    if not inst.cyclic:
+        return 0
     rows = sweeper.a * inst.energy + sweeper.b * inst.time
     if rows.shape[1] < 2:
         return 0
@@ -111,11 +116,9 @@ def close(
     first = int(np.argmin(cost))
     rest = np.delete(cost, first)
     if rest.size == 0 or rest.min() - cost[first] >= 2 * worst:
-        # Any walk through another state is no cheaper than its detour through this one.
-        starts = np.full(g, np.inf)
+        # A walk through another state saves by a detour through this one all but two switches.
         value, path = _close_one(sweeper, turn, first)
-        starts[first] = value
-        return Closed(value, path, turn, starts)
+        return Closed(value, path, turn, value + np.maximum(0.0, cost - cost[first] - 2 * worst))
     starts = sweeper.run(np.zeros(g), turn, reverse=True)
     order = np.argsort(starts, kind="stable").tolist()
     best, best_path = np.inf, np.empty(0, dtype=np.int32)
@@ -148,13 +151,15 @@ def maximise(
         tolerance: relative distance between the bound and the best any multiplier could give, at
             which to stop.
     """
-    dual = Dual(0.0, 0.0, least, None, [least])
-    if _try(inst, budget_ns, 0.0, dual, deadline):
-        return dual
-    # Without switches the dual is a search over rows; its multiplier is close where they are cheap.
-    multiplier, step = _free_multiplier(inst, budget_ns), 1.02
+    dual = Dual(0.0, 0.0, least, None)
+    multiplier, step = _guess(inst, budget_ns, deadline)
     within = _try(inst, budget_ns, multiplier, dual, deadline)
     while not deadline.passed:
+        if within and step > 1e9:
+            # Time is worth next to nothing: see whether the budget binds at all.
+            if not _try(inst, budget_ns, 0.0, dual, deadline):
+                break
+            return dual
         multiplier *= 1 / step if within else step
         step *= step
         if _try(inst, budget_ns, multiplier, dual, deadline) != within:
@@ -194,13 +199,38 @@ def _try(
     bound = closed.bound - slack - multiplier * budget_ns
     if bound > dual.bound_mj:
         dual.bound_mj, dual.multiplier = bound, multiplier
-    dual.points.append(point)
     if time_ns <= budget_ns:
         if energy_mj < dual.under.energy_mj:
             dual.under = point
     elif dual.over is None or time_ns < dual.over.time_ns:
         dual.over = point
     return time_ns <= budget_ns
+
+
+def _guess(inst: Instance, budget_ns: float, deadline: Deadline) -> tuple[float, float]:
+    """A multiplier near the best and the factor by which to step away from it."""
+    if inst.n_blocks <= 2 * _WINDOW:
+        # Without switches the dual is a search over rows, and close where switches are cheap.
+        return _free_multiplier(inst, budget_ns), 1.02
+    # A stretch of the step, with its share of the budget, costs little and is much like the whole.
+    few = slice(0, _WINDOW)
+    part = replace(
+        inst,
+        row=inst.row[few],
+        tscale=inst.tscale if inst.plain else inst.tscale[few],
+        escale=inst.escale if inst.plain else inst.escale[few],
+        hold=inst.hold if inst.plain else inst.hold[few],
+        first=inst.first[few],
+    )
+    sweeper = Sweeper(part, 0.0, 1.0)
+    least = close(sweeper, turn_at(sweeper), deadline).path
+    time_ns, energy_mj = part.total(least)
+    per_row = inst.time.min(axis=1)
+    share = per_row[part.row] if inst.plain else part.tscale * per_row[part.row]
+    total = per_row[inst.row] if inst.plain else inst.tscale * per_row[inst.row]
+    budget_part = max(time_ns, budget_ns * float(share.sum() / total.sum()))
+    found = maximise(part, budget_part, Point(least, time_ns, energy_mj), deadline, 1e-9)
+    return max(found.multiplier, 1e-12), 1.001
 
 
 def _free_multiplier(inst: Instance, budget_ns: float) -> float:

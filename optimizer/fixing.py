@@ -11,9 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from .compiled import compiled
 from .instance import Instance
 from .switch_cost import BIG
 from .viterbi import Sweeper
@@ -85,7 +85,7 @@ def build_network(
     return Network(turn, start, ptr, state, time, energy)
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _survivors(
     forward: Array,
     backward: Array,

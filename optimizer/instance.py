@@ -80,7 +80,7 @@ class Instance:
         return self.tscale[k] * time, self.escale[k] * energy + self.hold[k] * self.idle
 
     def total(self, path: NDArray[np.int32]) -> tuple[float, float]:
-        """ns and mJ of a path, stalls included, gaps' time left out; rounded, not certified."""
+        """Ns and mJ of a path, stalls included, gaps' time left out; rounded, not certified."""
         time, energy = self.cells(path)
         old, new = (np.roll(path, 1), path) if self.cyclic else (path[:-1], path[1:])
         stall_ns, stall_mj = self.stall.between(old, new)
@@ -133,7 +133,8 @@ def build_instance(problem: Problem) -> Instance:
         first,
         n,
         stall,
-        problem.cyclic and len(first) > 1,
+        # Where switches are free the end need not meet the start.
+        problem.cyclic and len(first) > 1 and stall.worst != (0.0, 0.0),
     )
 
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from .compiled import compiled
 from .instance import Instance
 from .switch_cost import BIG
 
@@ -40,7 +40,7 @@ def prune(inst: Instance) -> Instance:
     return replace(inst, time=time, energy=energy)
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _drop(
     time: Array,
     energy: Array,

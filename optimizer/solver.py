@@ -13,6 +13,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from ..data.errors import InfeasibleError, InputError
+from .certificate import evaluate
 from .deadline import Deadline
 from .dual import Closed, Dual, Point, close, maximise, turn_at
 from .fixing import Network, build_network
@@ -60,8 +61,7 @@ def solve(
         return solve_full(problem, hold, deadline, method.removeprefix("full-ilp-"))
     inst = prune(build_instance(problem))
     budget_ns = (hold.budget_time_ns - inst.gap_ns) * (1 + (inst.n_blocks + 8) * _LOOSE)
-    _offer_single_pairs(inst, hold, budget_ns)
-    least = _least_time(inst, hold, budget_ns)
+    least = _single_pair(inst, hold, budget_ns) or _least_time(inst, hold)
     dual = maximise(inst, budget_ns, least, deadline, tolerance / 20)
     hold.offer(inst.choice(dual.under.path), "dual")
     hold.prove(dual.bound_mj, "dual", dual.multiplier)
@@ -76,24 +76,22 @@ def solve(
     return hold.solution(deadline)
 
 
-def _offer_single_pairs(inst: Instance, hold: Incumbent, budget_ns: float) -> None:
-    """The best single pair is always in hand, whatever strikes later."""
-    share = np.bincount(inst.row, None if inst.plain else inst.tscale, len(inst.time))
-    time = share @ np.minimum(inst.time, BIG)
-    energy = np.bincount(
-        inst.row, None if inst.plain else inst.escale, len(inst.time)
-    ) @ np.minimum(inst.energy, BIG)
+def _single_pair(inst: Instance, hold: Incumbent, budget_ns: float) -> Point | None:
+    """The best single pair within the budget, if there is one: in hand whatever strikes later."""
+    rows = len(inst.time)
+    energy = np.bincount(inst.row, None if inst.plain else inst.escale, rows) @ inst.energy
+    time = np.bincount(inst.row, None if inst.plain else inst.tscale, rows) @ inst.time
     if not inst.plain:
         energy = energy + inst.hold.sum() * inst.idle
     energy[(time > budget_ns * (1 + 1e-9)) | (energy >= BIG / 2)] = np.inf
-    for f in np.argsort(energy, kind="stable")[:3]:
-        if np.isfinite(energy[f]):
-            path = np.full(inst.n_blocks, f, dtype=np.int32)
-            if hold.offer(inst.choice(path), "single pair"):
-                return
+    for f in np.argsort(energy, kind="stable"):
+        path = np.full(inst.n_blocks, f, dtype=np.int32)
+        if np.isfinite(energy[f]) and hold.offer(inst.choice(path), "single pair"):
+            return Point(path, float(time[f]), float(energy[f]))
+    return None
 
 
-def _least_time(inst: Instance, hold: Incumbent, budget_ns: float) -> Point:
+def _least_time(inst: Instance, hold: Incumbent) -> Point:
     """The path of least time.
 
     The deadline does not stop this: without it nothing can be said of the budget.
@@ -102,21 +100,18 @@ def _least_time(inst: Instance, hold: Incumbent, budget_ns: float) -> Point:
         InfeasibleError: even that path is over the budget.
     """
     sweeper = Sweeper(inst, 0.0, 1.0)
-    closed = close(sweeper, turn_at(sweeper), Deadline(np.inf), stop_at=budget_ns * (1 - 1e-9))
-    time_ns, energy_mj = inst.total(closed.path)
-    choice = inst.choice(closed.path)
-    hold.offer(choice, "least time")
-    if hold.choice is None:
-        from .certificate import evaluate
-
-        least = evaluate(hold.problem, choice).time_ns / hold.problem.baseline_time_ns - 1
-        asked = hold.budget_time_ns / hold.problem.baseline_time_ns - 1
+    path = close(sweeper, turn_at(sweeper), Deadline(np.inf)).path
+    choice = inst.choice(path)
+    if not hold.offer(choice, "least time"):
+        base = hold.problem.baseline_time_ns
+        least = evaluate(hold.problem, choice).time_ns / base - 1
         raise InfeasibleError(
-            f"no schedule meets a slowdown of {asked:.4%}: the fastest one is {least:+.4%} against "
-            f"the baseline; allow at least {np.ceil(least * 1e6) / 1e4:.4f}%",
+            f"no schedule meets a slowdown of {hold.budget_time_ns / base - 1:.4%}: the fastest "
+            f"one is {least:+.4%} against the baseline; allow at least "
+            f"{np.ceil(least * 1e6) / 1e4:.4f}%",
             least,
         )
-    return Point(closed.path, time_ns, energy_mj)
+    return Point(path, *inst.total(path))
 
 
 def _close_gap(

@@ -12,9 +12,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from .compiled import compiled, fast, inner
 from .instance import Instance
 from .switch_cost import BIG
 
@@ -23,33 +23,45 @@ __all__ = ["Sweeper"]
 Array = NDArray[np.float64]
 
 _KEEP_CELLS = 6_000_000  # value vectors kept whole below this many cells (48 MB)
-_FAST = {"nnan", "ninf", "nsz", "contract"}
+_BLOCK_CELLS = 64_000  # what a recomputed stretch holds: 512 KB, to stay in the second-level cache
 
 
-@njit(cache=True, nogil=True, fastmath=_FAST)
-def _block_cost(
-    c: Array,
-    k: int,
-    time: Array,
-    energy: Array,
-    row: NDArray[np.int32],
-    scales: tuple[Array, Array, Array, Array],
-    plain: bool,
-    a: float,
-    b: float,
-) -> None:
-    tscale, escale, hold, idle = scales
-    r = row[k]
-    if plain:
+# Inner loops run over whole contiguous views, which is what lets LLVM vectorise them.
+@fast()
+def _block_cost(c: Array, e: Array, t: Array, idle: Array, x: float, y: float, z: float) -> None:
+    if z == 0.0:
         for f in range(c.size):
-            c[f] = a * energy[r, f] + b * time[r, f]
+            c[f] = x * e[f] + y * t[f]
     else:
-        x, y, z = a * escale[k], b * tscale[k], a * hold[k]
         for f in range(c.size):
-            c[f] = x * energy[r, f] + y * time[r, f] + z * idle[f]
+            c[f] = x * e[f] + y * t[f] + z * idle[f]
 
 
-@njit(cache=True, nogil=True, fastmath=_FAST)
+@fast()
+def _least(v: Array) -> float:
+    low = v[0]
+    for j in range(v.size):
+        x = v[j]
+        low = x if x < low else low
+    return low
+
+
+@fast()
+def _lower(column: Array, v: Array) -> None:
+    for j in range(column.size):
+        x, y = v[j], column[j]
+        column[j] = x if x < y else y
+
+
+@fast()
+def _relax(out: Array, v: Array, column: Array, line: float, c: Array) -> None:
+    for j in range(out.size):
+        x, y = v[j], column[j]
+        low = x if x < line else line
+        out[j] = (y if y < low else low) + c[j]
+
+
+@fast()
 def _step(
     v: Array,
     c: Array,
@@ -60,45 +72,34 @@ def _step(
     mem: float,
     weight: Array,
 ) -> None:
-    """out[g] = c[g] + min over f of v[f] + cost(f, g)."""
-    g_count = v.size
+    """out[g] = c[g] + min over f of v[f] + cost(f, g); ``column`` is (G / n_mem,) scratch."""
     if weight.size:
-        for g in range(g_count):
-            out[g] = v[g]
-        for f in range(g_count):
-            base = v[f]
-            if base < BIG / 2:
-                for g in range(g_count):
-                    out[g] = min(out[g], base + weight[f, g])
-        for g in range(g_count):
+        for f in range(v.size):
+            out[f] = v[f]
+        for f in range(v.size):
+            if v[f] < BIG / 2:
+                base, into = v[f], weight[f]
+                for g in range(out.size):
+                    w = base + into[g]
+                    out[g] = w if w < out[g] else out[g]
+        for g in range(out.size):
             out[g] += c[g]
         return
-    n_core = g_count // n_mem
-    for j in range(n_core):
+    width = column.size
+    for j in range(width):
         column[j] = v[j]
     for m in range(1, n_mem):
-        for j in range(n_core):
-            column[j] = min(column[j], v[m * n_core + j])
-    every = column[0]
-    for j in range(n_core):
-        every = min(every, column[j])
-    if n_mem == 1:
-        for j in range(n_core):
-            out[j] = min(v[j], every + core) + c[j]
-        return
-    for j in range(n_core):
-        column[j] = min(column[j] + mem, every + core + mem)
+        _lower(column, v[m * width : (m + 1) * width])
+    every = _least(column)
+    for j in range(width):
+        low = column[j] + mem
+        column[j] = low if low < every + core + mem else every + core + mem
     for m in range(n_mem):
-        lo = m * n_core
-        line = v[lo]
-        for j in range(n_core):
-            line = min(line, v[lo + j])
-        line += core
-        for j in range(n_core):
-            out[lo + j] = min(min(v[lo + j], line), column[j]) + c[lo + j]
+        vm, cm = v[m * width : (m + 1) * width], c[m * width : (m + 1) * width]
+        _relax(out[m * width : (m + 1) * width], vm, column, _least(vm) + core, cm)
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _sweep(
     v0: Array,
     turn: int,
@@ -120,14 +121,18 @@ def _sweep(
     weight: Array,
 ) -> Array:
     """Advance from position lo (whose cost v0 lacks) to hi - 1; keep every stride-th vector."""
+    tscale, escale, hold, idle = scales
     n = row.size
     v = v0.copy()
     out = np.empty_like(v)
     c = np.empty_like(v)
-    column = np.empty_like(v)
+    column = np.empty(v.size // n_mem)
+    x, y, z = a, b, 0.0
     for i in range(lo, hi):
         k = (turn + (n - 1 - i if reverse else i)) % n
-        _block_cost(c, k, time, energy, row, scales, plain, a, b)
+        if not plain:
+            x, y, z = a * escale[k], b * tscale[k], a * hold[k]
+        _block_cost(c, energy[row[k]], time[row[k]], idle, x, y, z)
         if i == lo:
             for f in range(v.size):
                 v[f] += c[f]
@@ -135,11 +140,37 @@ def _sweep(
             _step(v, c, out, column, n_mem, core, mem, weight)
             v, out = out, v
         if keep.shape[0] and (i - lo) % stride == 0:
-            keep[(i - lo) // stride] = v
+            line = keep[(i - lo) // stride]
+            for f in range(v.size):
+                line[f] = v[f]
     return v
 
 
-@njit(cache=True, nogil=True)
+@inner()
+def _predecessor(v: Array, g: int, n_mem: int, core: float, mem: float, weight: Array) -> int:
+    """The state f with the least v[f] + cost(f, g); g itself on a tie."""
+    best, who = v[g], g
+    if weight.size:
+        for f in range(v.size):
+            if v[f] + weight[f, g] < best:
+                best, who = v[f] + weight[f, g], f
+        return who
+    # Most blocks stay: if even the cheapest state plus the cheapest switch is dearer, so is all.
+    if best <= _least(v) + (min(core, mem) if n_mem > 1 else core):
+        return who
+    width = v.size // n_mem
+    row, col = g // width, g % width
+    for m in range(n_mem):
+        base = mem if m != row else 0.0
+        vm = v[m * width : (m + 1) * width]
+        for j in range(width):
+            w = vm[j] + (base + core if j != col else base)
+            if w < best:
+                best, who = w, m * width + j
+    return who
+
+
+@compiled()
 def _trace(
     path: NDArray[np.int32],
     turn: int,
@@ -153,20 +184,9 @@ def _trace(
 ) -> None:
     """Fill positions lo .. hi - 2 of a path from the state at hi - 1; values[i - lo] is at i."""
     n = path.size
-    n_core = values.shape[1] // n_mem
     for i in range(hi - 1, lo, -1):
         g = path[(turn + i) % n]
-        best, who = values[i - 1 - lo, g], g
-        for f in range(values.shape[1]):
-            if weight.size:
-                w = weight[f, g]
-            else:
-                w = (core if f % n_core != g % n_core else 0.0) + (
-                    mem if f // n_core != g // n_core else 0.0
-                )
-            if f != g and values[i - 1 - lo, f] + w < best:
-                best, who = values[i - 1 - lo, f] + w, f
-        path[(turn + i - 1) % n] = who
+        path[(turn + i - 1) % n] = _predecessor(values[i - 1 - lo], g, n_mem, core, mem, weight)
 
 
 @dataclass(frozen=True, eq=False)
@@ -238,7 +258,9 @@ class Sweeper:
     def path(self, v0: Array, turn: int, terminal: Array) -> tuple[float, NDArray[np.int32]]:
         """The cheapest path from ``v0`` at block ``turn`` around to ``terminal`` after the last."""
         n, g = self.instance.n_blocks, self.instance.n_states
-        stride = 1 if n * g <= _KEEP_CELLS else max(2, int(n**0.5))
+        stride = 1
+        if n * g > _KEEP_CELLS:
+            stride = max(2, _BLOCK_CELLS // g, n * g // _KEEP_CELLS)
         count = (n - 1) // stride + 1
         kept = np.empty((count, g))
         last = self.run(v0, turn, keep=kept, stride=stride) + terminal
