@@ -37,7 +37,7 @@ from clockwright.tracer.gpu.simulated.spec import GpuSpec
 from clockwright.tracer.gpu.simulated.terms import KernelTerms
 
 # The RTX 3080 Ti table has no core clock between 1470 and 1890 MHz, and any knee from 1500 to
-# 1700 MHz fits it equally well; public voltage curves of GA102 boards start to rise near 1590.
+# 1700 MHz fits it equally well, so the middle is taken.
 KNEE_RANGE_MHZ = {"rtx3080ti": (1580.0, 1600.0), "v100": (800.0, 1250.0)}
 CAP_MARGIN = 0.98
 FOLDS = 5

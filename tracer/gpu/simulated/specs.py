@@ -173,7 +173,7 @@ V100 = GpuSpec(
             "int": 8.0,
             "none": 8.0,
         },
-        instruction_pj=15.0,
+        instruction_pj=9.0,
         l2_byte_pj=40.0,
         dram_byte_pj=55.0,
     ),
