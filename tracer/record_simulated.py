@@ -30,7 +30,8 @@ __all__ = ["record_simulated"]
 
 Floats = npt.NDArray[np.float64]
 
-# Long enough for clocks, cap and temperature to settle after a lock, in the spirit of a real sweep.
+# Steps run this long before any is measured: clocks, power cap and temperature settle under load,
+# not while idle. Short steps after a rest would show more power than the cap lets a training hold.
 _SETTLE_NS = 2_000_000_000
 _WARM_STEPS = 2
 # The clock keeper allows 50 switches a second, here as on real hardware.
@@ -107,9 +108,11 @@ def _run_at(step: StepWork, gpu: SimulatedGpu, pair: ClockPair, repeats: int) ->
         gpu.release()
     else:
         gpu.lock(pair)
-    gpu.sleep_ns(_SETTLE_NS)
-    for _ in range(_WARM_STEPS):
+    settled_ns = gpu.now_ns() + _SETTLE_NS
+    warm = 0
+    while warm < _WARM_STEPS or gpu.now_ns() < settled_ns:
         gpu.run(step)
+        warm += 1
     runs = [gpu.run(step) for _ in range(repeats)]
     work = np.fromiter((item.work for item in step.items), np.int64, len(step.items))
     count = np.bincount(work, minlength=len(step.works))
