@@ -261,7 +261,7 @@ def table_player(
         pairs,
         baseline=baseline,
         idle_power_w=idle if np.isfinite(idle).all() else None,
-        name=str(trace.gpu.get("name", "table")),
+        name=str(trace.gpu.get("name", "table")).removesuffix(" (simulated)"),
         switch=switch,
         seed=seed,
         noise=noise,

@@ -132,21 +132,20 @@ def _open_simulated(
     from ..tracer.gpu.select import open_gpu
     from ..tracer.gpu.simulated import SimulatedGpu
 
-    named = open_gpu(spec, seed=None if "seed=" in spec else options.seed)
-    if not isinstance(named, SimulatedGpu):
+    gpu = open_gpu(spec, seed=None if "seed=" in spec else options.seed)
+    if not isinstance(gpu, SimulatedGpu):
         raise InputError(f"{spec} is not a simulated GPU that runs steps")
+    seed = int(gpu.info.uuid.rsplit("-", 1)[1])
     switch = _behaviour(schedule, options.switches, own=None)
-    gpu = named
     if switch is not None:
-        seed = int(named.info.uuid.rsplit("-", 1)[1])
-        gpu = SimulatedGpu(named.spec, seed=seed, switch=switch)
+        gpu = SimulatedGpu(gpu.spec, seed=seed, switch=switch)
     check_gpu(schedule, gpu.info)
     step = _captured(schedule, options)
     scheduled = None if trace is None else sequence_of(trace.timeline, trace.signatures)
     match = match_schedule(
         schedule, sequence_of_step(step), scheduled=scheduled, allow_drift=options.allow_drift
     )
-    notes = [f"simulated: {gpu.info.name}, seed {gpu.info.uuid.rsplit('-', 1)[1]}; nothing ran"]
+    notes = [f"simulated by {spec.partition('?')[0]}, seed {seed}: nothing ran on a GPU"]
     semantic = schedule.switch_model["semantic"]
     if semantic != gpu.switch.kind and len(match.plan.pairs) > 1:
         notes.append(
@@ -197,11 +196,19 @@ def _behaviour(
 
 
 def scheduled_switches(schedule: Schedule) -> SwitchBehaviour:
-    """The switch behaviour that a schedule assumes, without scatter."""
+    """The switch behaviour that a schedule assumes, without scatter.
+
+    A cost that does not tell core from memory (one duration, or the median of a table) is paid once
+    for each change of pair.
+    """
     model = schedule.switch_model
     semantic = model["semantic"]
     if semantic == "free":
         return SwitchBehaviour.free()
-    core_ns = float(model.get("core_ns", model.get("latency_ns", model.get("time_ns", 0.0))))
-    mem_ns = float(model.get("mem_ns", 0.0))
-    return SwitchBehaviour(kind=semantic, core_ns=core_ns, mem_ns=mem_ns)
+    if "core_ns" in model:
+        core_ns, mem_ns = float(model["core_ns"]), float(model.get("mem_ns", 0.0))
+        return SwitchBehaviour(kind=semantic, core_ns=core_ns, mem_ns=mem_ns)
+    cost_ns = float(model.get("time_ns", model.get("median_ns", 0.0)))
+    pairs = {segment.pair for segment in schedule.segments} | {schedule.baseline_pair}
+    matrix = {(before, after): cost_ns for before in pairs for after in pairs if before != after}
+    return SwitchBehaviour(kind=semantic, core_ns=cost_ns, mem_ns=0.0, matrix_ns=matrix)

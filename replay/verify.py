@@ -3,8 +3,8 @@
 A round runs one block of every arm in an order drawn anew, so that drift of temperature and load
 falls on all alike and cancels in the round's differences. A block is several periods of the
 energy counter long; before it, settling steps bring the clocks and the governor to the arm. After
-12, 24, 48, ... rounds the intervals are looked at; measuring ends when the verdict is clear and the
-interval is as narrow as wanted, when it is narrower than any difference that counts, or when rounds
+12, 24, 48, ... rounds the intervals are looked at; measuring ends when verdict and difference are
+clear and the interval is as narrow as wanted, when it is narrower than any difference that counts, or when rounds
 or time are up. `intervals` says why looking several times does no harm.
 
 Left out: carry-over from one block to the next beyond the settling steps (the order is random, so
@@ -247,6 +247,7 @@ def _reason_to_stop(
         return "narrow"
     # A slowdown of 20% need not be known to 0.1% to be over a budget of 1%.
     wanted = max(settings.precision, 0.1 * abs(schedule.slowdown.value))
-    if half <= wanted and judge_budget(schedule.slowdown, max_slowdown) != "ambiguous":
+    verdict = judge_budget(schedule.slowdown, max_slowdown)
+    if half <= wanted and verdict != "ambiguous" and schedule.difference != "unresolved":
         return "decided"
     return None

@@ -16,7 +16,7 @@ from ..data.report import BASELINE, SCHEDULE, Estimate, Report
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["draw_replay"]
+__all__ = ["check_chart_path", "draw_replay"]
 
 _COLOURS = {SCHEDULE: "#0072b2"}
 _OTHER = "#d55e00"
@@ -30,8 +30,7 @@ def draw_replay(report: Report, path: Path) -> None:
         InputError: another ending, or the place cannot be written.
     """
     path = Path(path)
-    if path.suffix.lower() not in (".png", ".svg"):
-        raise InputError(f"{path}: a chart is written as .png or .svg")
+    check_chart_path(path)
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -43,18 +42,32 @@ def draw_replay(report: Report, path: Path) -> None:
     ):
         _draw_estimates(axes[row, 0], report, what, title)
         _draw_rounds(axes[row, 1], report, what, title)
-    label = "simulated, " if report.simulated else ""
-    dry = ", dry: no clock set" if report.mode == "dry" else ""
-    figure.suptitle(
-        f"{report.workload['name']} on {report.gpu['name']} ({label}{report.rounds} rounds{dry}): "
-        f"{report.verdict} the budget of {report.budget['max_slowdown']:.2%}"
-        if report.verdict != "ambiguous"
-        else f"{report.workload['name']} on {report.gpu['name']} ({label}{report.rounds} "
-        f"rounds{dry}): budget of {report.budget['max_slowdown']:.2%} undecided",
-        fontsize=11,
-    )
+    figure.suptitle(_title(report), fontsize=11)
     with replace_file(path) as temporary:
         figure.savefig(temporary, format=path.suffix[1:].lower(), dpi=150)
+
+
+def check_chart_path(path: Path) -> None:
+    """Refuse a name that no chart can be written under, before anything is measured.
+
+    Raises:
+        InputError: another ending than .png or .svg.
+    """
+    if path.suffix.lower() not in (".png", ".svg"):
+        raise InputError(f"{path}: a chart is written as .png or .svg")
+
+
+def _title(report: Report) -> str:
+    name = str(report.gpu["name"]).removesuffix(" (simulated)")
+    kind = "simulated, " if report.simulated else ""
+    dry = ", dry: no clock set" if report.mode == "dry" else ""
+    budget = f"the budget of {report.budget['max_slowdown']:.2%}"
+    told = (
+        f"undecided on {budget}" if report.verdict == "ambiguous" else f"{report.verdict} {budget}"
+    )
+    return (
+        f"{report.workload['name']} on {name} ({kind}{report.rounds} rounds{dry}): {told} {budget}"
+    )
 
 
 def _draw_estimates(axes: Axes, report: Report, what: str, title: str) -> None:

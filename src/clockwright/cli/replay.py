@@ -99,6 +99,7 @@ def command(
 
     if set_clocks and dry:
         raise InputError("--set-clocks and --dry contradict each other; give one of them")
+    _check_places(output, chart)
     watched = read_watched(schedule)
     settings = Settings(
         block_ns=parse_duration_ns(block),
@@ -138,6 +139,17 @@ def command(
     else:
         _tell(report, output, chart)
     ctx.exit(EXIT_CODES[report.verdict])
+
+
+def _check_places(output: Path | None, chart: Path | None) -> None:
+    """A replay takes minutes: what cannot be written is told before, not after."""
+    from ..charts.replay_chart import check_chart_path
+
+    if chart is not None:
+        check_chart_path(chart)
+    for path in (output, chart):
+        if path is not None and not path.parent.is_dir():
+            raise InputError(f"cannot write {path}: the folder {path.parent} does not exist")
 
 
 @contextmanager
@@ -185,8 +197,9 @@ _STOPPED = {
 def _tell(report: Report, output: Path | None, chart: Path | None) -> None:
     kind = "simulated" if report.simulated else "measured"
     dry = ", dry (no clock was set)" if report.mode == "dry" else ""
+    name = str(report.gpu["name"]).removesuffix(" (simulated)")
     say(
-        f"{report.workload['name']} on {report.gpu['name']}: {kind}{dry}, {report.rounds} rounds, "
+        f"{report.workload['name']} on {name}: {kind}{dry}, {report.rounds} rounds, "
         f"intervals at {report.confidence:g}; ended because {_STOPPED[report.stopped]}"
     )
     for entry in report.comparisons:
