@@ -4,8 +4,8 @@ A round runs one block of every arm in an order drawn anew, so that drift of tem
 falls on all alike and cancels in the round's differences. A block is several periods of the
 energy counter long; before it, settling steps bring the clocks and the governor to the arm. After
 12, 24, 48, ... rounds the intervals are looked at; measuring ends when verdict and difference are
-clear and the interval is as narrow as wanted, when it is narrower than any difference that counts, or when rounds
-or time are up. `intervals` says why looking several times does no harm.
+clear and the interval is as narrow as wanted, when it is narrower than any difference that counts,
+or when rounds or time are up. `intervals` says why looking several times does no harm.
 
 Left out: carry-over from one block to the next beyond the settling steps (the order is random, so
 it widens the interval and does not shift it).

@@ -62,12 +62,9 @@ def _title(report: Report) -> str:
     kind = "simulated, " if report.simulated else ""
     dry = ", dry: no clock set" if report.mode == "dry" else ""
     budget = f"the budget of {report.budget['max_slowdown']:.2%}"
-    told = (
-        f"undecided on {budget}" if report.verdict == "ambiguous" else f"{report.verdict} {budget}"
-    )
-    return (
-        f"{report.workload['name']} on {name} ({kind}{report.rounds} rounds{dry}): {told} {budget}"
-    )
+    told = "undecided on" if report.verdict == "ambiguous" else report.verdict
+    ran = f"{kind}{report.rounds} rounds{dry}"
+    return f"{report.workload['name']} on {name} ({ran}): {told} {budget}"
 
 
 def _draw_estimates(axes: Axes, report: Report, what: str, title: str) -> None:
@@ -76,7 +73,8 @@ def _draw_estimates(axes: Axes, report: Report, what: str, title: str) -> None:
         estimate: Estimate | None = getattr(entry, what)
         labels.append(entry.arm)
         if estimate is None:
-            axes.annotate("not measured", (place, 0.0), ha="center", fontsize=9)
+            side = axes.get_xaxis_transform()
+            axes.text(place, 0.5, "not measured", ha="center", fontsize=9, transform=side)
             continue
         _draw_interval(axes, place, estimate, _COLOURS.get(entry.arm, _OTHER), "measured")
         axes.annotate(
