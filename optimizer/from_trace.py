@@ -112,10 +112,12 @@ def from_trace(
         anchors: ``any`` kernel may be switched at, or only those at a ``module`` edge.
 
     Raises:
+        FormatError: the trace's tables are not sound.
         InputError: a cell is missing, the baseline is not in the table, no pair is left.
     """
     if anchors not in {"any", "module"}:
         raise InputError(f"anchors must be any or module, got {anchors!r}")
+    trace = trace.checked()
     used = np.unique(_integers(trace, "signature"))
     base_pair = _baseline_pair(trace, baseline)
     columns, notes = _columns(trace, used, base_pair, drop_incomplete_pairs)

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 __all__ = ["NoiseResult", "plan_under_noise"]
 
 Array = NDArray[np.float64]
-_MARGINS = (3.6, 2.6, 1.9, 1.2)
+_MARGINS = (6.0, 4.0, 2.8, 2.0, 1.3)
 """Budgets tried: the budget, less the expected flattery, less so many standard deviations."""
 _RATIO = 1.5
 _CHOSEN_SD, _HELD_SD = sqrt(1 + _RATIO**2), sqrt(1 + 1 / _RATIO**2)
@@ -156,11 +156,19 @@ def plan_under_noise(
     tried: list[tuple[float, float]] = []
     passed: _Tested | None = None
     first: _Tested | None = None
-    for trial in trials:
+    least: float | None = None
+    for wanted in trials:
+        trial = wanted
+        if least is not None and trial <= least:
+            continue
         try:
             found = solve(chosen_on, trial)
-        except InfeasibleError:
-            continue
+        except InfeasibleError as error:
+            # So cautious a budget is out of reach: the fastest schedule is what caution can do.
+            least = _above(error.least_slowdown, trial)
+            if least is None or least > budget:
+                continue
+            trial, found = least, solve(chosen_on, least)
         tested = _Tested(found, *_estimate(held_out, found, confidence, _HELD_SD))
         tried.append((trial, tested.slowdown.upper))
         first = first or tested
@@ -190,6 +198,16 @@ def plan_under_noise(
         notes=notes,
     )
     return _on_measured(step, best.solution, whole), result
+
+
+def _above(least: float | None, trial: float) -> float | None:
+    """A hair over the least feasible slowdown, from what an infeasible trial said of it.
+
+    A negative trial was solved against a baseline shortened by as much.
+    """
+    if least is None:
+        return None
+    return (1 + least) * (1 + min(trial, 0.0)) * (1 + 1e-9) - 1
 
 
 @dataclass(frozen=True)
