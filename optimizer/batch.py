@@ -134,6 +134,9 @@ def solve_job(job: Job) -> dict[str, Any]:
     return row
 
 
+_work = solve_job  # what a worker runs
+
+
 _COLUMNS: dict[str, str] = {
     "key": "string",
     "trace": "string",
@@ -270,7 +273,7 @@ def _stream(
             while waiting and len(running) < most:
                 job = waiting.pop(0)
                 attempts[job.key] += 1
-                running[executor.submit(solve_job, job)] = job
+                running[executor.submit(_work, job)] = job
             done, _ = wait(running, return_when=FIRST_COMPLETED)
             for future in done:
                 del running[future]

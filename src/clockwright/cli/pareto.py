@@ -96,7 +96,8 @@ def _switch_names(latencies: str | None, switches: str) -> list[str]:
 def _budgets(budget: float, end: float) -> tuple[float, ...]:
     from ..optimizer.frontier import default_budgets
 
-    return tuple(sorted({*(value * end / 0.2 for value in default_budgets()), min(budget, end)}))
+    scaled = (round(value * end / 0.2, 9) for value in default_budgets())
+    return tuple(sorted({*scaled, min(budget, end)}))
 
 
 def _compute(

@@ -1,0 +1,74 @@
+"""``pareto`` draws what its JSON says, for every switch model asked for."""
+
+import json
+
+import pytest
+
+from clockwright.cli import main
+from clockwright.data import trace as traces
+from tests.optimizer.steps import random_trace
+
+
+@pytest.fixture
+def folder(tmp_path):
+    traces.write(random_trace(1), tmp_path / "T")
+    return tmp_path
+
+
+def test_fronts_bounds_and_baselines_are_in_the_json(folder, capsys):
+    command = ["pareto", folder / "T", "-o", folder / "p.png", "--latencies", "free,1us,2us+20us"]
+    assert main([*map(str, command), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert len(document["fronts"]) == 3
+    for front in document["fronts"]:
+        energies = [point["energy_mj"] for point in front["points"]]
+        assert energies == sorted(energies, reverse=True)
+        assert all(point["lower_bound_mj"] <= point["energy_mj"] for point in front["points"])
+        assert front["points"][0]["budget"] == 0.0
+        assert front["points"][-1]["budget"] == 0.2
+    assert {"governor", "best single pair", "pass-level"} <= {
+        entry["name"] for entry in document["baselines"]
+    }
+    assert (folder / "p.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_svg_text_names_models_baselines_and_provenance(folder):
+    command = ["pareto", folder / "T", "-o", folder / "p.svg", "--latencies", "free,1us"]
+    assert main([*map(str, command)]) == 0
+    text = (folder / "p.svg").read_text()
+    for word in (
+        "switches free",
+        "switches 1us (stall)",
+        "governor",
+        "best single pair",
+        "pass-level",
+        "lower bounds",
+        "slowdown against governor",
+        "energy saved",
+    ):
+        assert word in text
+    assert "(measured)" in text
+    assert "simulated" not in text
+
+
+def test_equal_runs_draw_equal_files(folder):
+    for name in ("a.svg", "b.svg"):
+        command = ["pareto", folder / "T", "-o", folder / name, "--latencies", "free"]
+        assert main([*map(str, command)]) == 0
+    assert (folder / "a.svg").read_bytes() == (folder / "b.svg").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["-o", "p.pdf"], ".png or .svg"),
+        (["-o", "nowhere/p.png"], "does not exist"),
+        (["-o", "p.png", "--up-to", "0"], "--up-to"),
+        (["-o", "p.png", "--latencies", "soon"], "switches must be"),
+    ],
+)
+def test_bad_options_leave_nothing(folder, monkeypatch, capsys, more, message):
+    monkeypatch.chdir(folder)
+    assert main(["pareto", "T", *more]) == 2
+    assert message in capsys.readouterr().err
+    assert [path.name for path in folder.iterdir()] == ["T"]

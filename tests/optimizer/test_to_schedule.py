@@ -1,0 +1,113 @@
+"""Segments, triggers and anchors of the file are those of the solution."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from clockwright.data import schedule as schedules
+from clockwright.data.schedule import Anchor
+from clockwright.data.sequence import sequence_of, unpack
+from clockwright.optimizer.from_trace import from_trace
+from clockwright.optimizer.plan import solve_step
+from clockwright.optimizer.request import Request, optimize_trace
+from clockwright.optimizer.switch_model import ConstantStall, Lag
+from clockwright.optimizer.to_schedule import segments_of
+from tests.optimizer.steps import random_trace
+
+MODULES = ["wte", "wte", "h.0", "h.0", "h.1", "h.1", "h.1", "head", "head", "head", None, None]
+PHASES = ["forward"] * 7 + ["backward"] * 3 + ["optimizer"] * 2
+
+
+def test_segments_give_every_kernel_its_chosen_pair():
+    step = from_trace(random_trace(3)).with_switch(ConstantStall(10.0))
+    found = solve_step(step, 0.1)
+    segments = segments_of(step, found)
+    pairs = [segment.pair for segment in segments for _ in range(segment.start, segment.end)]
+    assert pairs == [step.problem.pairs[f] for f in found.choice]
+    assert all(segment.trigger == segment.start for segment in segments)
+    assert len(segments) > 1
+
+
+def test_under_lag_a_segment_is_triggered_where_it_was_requested():
+    step = from_trace(random_trace(3)).with_switch(Lag(1.0, 0.0))
+    plain = solve_step(from_trace(random_trace(3)), 0.1)
+    # Item 5 to 8 at pair 2, asked for at 4; back to pair 1 from 9, asked for at 7.
+    choice = np.array([1] * 5 + [2] * 4 + [1] * 3, np.int32)
+    found = replace(
+        plain,
+        choice=choice,
+        request_item=np.array([4, 7], np.int32),
+        request_pair=np.array([2, 1], np.int32),
+    )
+    assert [(s.start, s.end, s.trigger) for s in segments_of(step, found)] == [
+        (0, 5, 0),
+        (5, 9, 4),
+        (9, 12, 7),
+    ]
+
+
+def test_a_request_may_lie_in_the_step_before():
+    step = from_trace(random_trace(3)).with_switch(Lag(1.0, 0.0))
+    plain = solve_step(from_trace(random_trace(3)), 0.1)
+    found = replace(
+        plain,
+        choice=np.array([1] * 5 + [2] * 7, np.int32),
+        request_item=np.array([4, 11], np.int32),
+        request_pair=np.array([2, 1], np.int32),
+    )
+    assert segments_of(step, found)[0].trigger == 11
+
+
+def test_with_module_anchors_every_switch_has_its_hook():
+    trace = random_trace(4, modules=MODULES, phases=PHASES)
+    schedule = optimize_trace(trace, Request(0.03, switches="free", anchors="module"))
+    edges = {0, 2, 4, 7, 10}
+    assert {segment.start for segment in schedule.segments} <= edges
+    assert len(schedule.segments) > 1
+    by_start = {segment.start: segment.anchor for segment in schedule.segments}
+    known = {
+        0: Anchor("", "step_start"),
+        2: Anchor("h.0", "forward_pre"),
+        4: Anchor("h.1", "forward_pre"),
+        7: Anchor("head", "backward_pre"),
+        10: Anchor("", "optimizer_pre"),
+    }
+    assert by_start == {start: known[start] for start in by_start}
+    free = optimize_trace(trace, Request(0.03, switches="free"))
+    assert free.predicted.energy_mj <= schedule.predicted.energy_mj
+
+
+def test_the_file_carries_the_sequence_and_survives_a_round_trip(tmp_path):
+    trace = random_trace(4)
+    schedule = optimize_trace(trace, Request(0.05, switches="1us"))
+    schedules.write(schedule, tmp_path / "s.json")
+    again = schedules.read(tmp_path / "s.json")
+    assert again.to_json() == schedule.to_json()
+    schedules.check_trace(again, trace)
+    carried = unpack(again.extra["sequence"])
+    assert carried == sequence_of(trace.timeline, trace.signatures)
+    assert again.predicted.slowdown <= 0.05
+    assert again.proof.gap == pytest.approx(
+        1 - again.proof.lower_bound_mj / again.predicted.energy_mj, abs=1e-12
+    )
+    assert {entry.name for entry in again.baselines} >= {
+        "governor",
+        "best single pair",
+        "pass-level",
+        "per-kernel, switches free",
+    }
+
+
+def test_spread_gives_intervals_and_a_confidence():
+    plain = random_trace(4)
+    sd = tuple(plain.grid(column) * 0.002 for column in ("duration_ns", "energy_mj"))
+    trace = random_trace(4, sd=sd)
+    schedule = optimize_trace(trace, Request(0.2, switches="free"))
+    assert schedule.budget["confidence"] == 0.95
+    low, high = schedule.predicted.saving_interval
+    assert low < schedule.extra["noise"]["saving"] < high
+    believed = optimize_trace(trace, Request(0.2, switches="free", confidence=None))
+    assert believed.budget["confidence"] is None
+    assert believed.predicted.saving_interval is None
+    assert believed.predicted.energy_mj <= schedule.predicted.energy_mj
