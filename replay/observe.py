@@ -98,7 +98,7 @@ class KernelObserver:
             path = Path(folder) / "step.json"
             self._profiler.export_chrome_trace(str(path))
             result = importers.import_file(path, baseline="governor")
-        traces = list(result.traces)
+        traces = list(result.traces.values())
         if len(traces) != 1:
             raise WorkloadError(
                 f"the profiled step holds the kernels of {len(traces)} GPUs; expected one"

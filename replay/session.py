@@ -74,7 +74,7 @@ class ReplaySession:
         keeper: ClockKeeper | None,
         on_fault: Literal["warn", "raise"],
         idle_s: float,
-        follow_forward: bool,
+        told_by_loop: bool,
     ) -> None:
         self.schedule = schedule
         self.match: Match | None = None
@@ -82,7 +82,7 @@ class ReplaySession:
         self._model, self._optimizer = model, optimizer
         self._gpu_asked, self._keeper_given = gpu, keeper
         self._set_clocks, self._allow_drift = set_clocks, allow_drift
-        self._on_fault, self._idle_s, self._follow_forward = on_fault, idle_s, follow_forward
+        self._on_fault, self._idle_s, self._told_by_loop = on_fault, idle_s, told_by_loop
         self._pause_sequence = len(plan_of(schedule).table) + 1
         # Refuses a schedule without anchors before anything is opened.
         self._edges = AnchoredTriggers(plan_of(schedule)).edges
@@ -154,6 +154,10 @@ class ReplaySession:
         """
         self._alive()
         self._entered.forward(key, trains=trains)
+
+    def begin_optimizer(self) -> None:
+        """The loop's own word that gradients are done and the optimizer's kernels come next."""
+        self._entered.edge("", "optimizer_pre")
 
     def end_step(self) -> None:
         """The loop's own word that the optimizer has stepped."""
@@ -254,9 +258,10 @@ class ReplaySession:
     def _hook(self, stack: ExitStack) -> None:
         from .triggers.edges import EdgeHooks
 
-        hooks = EdgeHooks(self._model, self._optimizer, self._edges, self._edge)
+        told = {("", "optimizer_pre")} if self._told_by_loop else set()
+        hooks = EdgeHooks(self._model, self._optimizer, self._edges - told, self._edge)
         stack.callback(hooks.remove)
-        if self._follow_forward:
+        if not self._told_by_loop:
             stack.callback(self._hook_forward().remove)
             if self._optimizer is None:
                 handle = self._model.register_forward_hook(lambda *_: self.end_step())
@@ -340,7 +345,7 @@ def replay(
     keeper: ClockKeeper | None = None,
     on_fault: Literal["warn", "raise"] = "warn",
     idle_s: float = _IDLE_S,
-    follow_forward: bool = True,
+    told_by_loop: bool = False,
 ) -> ReplaySession:
     """Play a schedule on a training (or inference) loop.
 
@@ -356,8 +361,9 @@ def replay(
         keeper: a keeper to use instead of opening one; it stays open.
         on_fault: what to do when the keeper gives up: ``warn`` and train on, or ``raise``.
         idle_s: a loop that does nothing for this long is put to the baseline.
-        follow_forward: see steps begin by the model's forward; False where the loop says so
-            itself (`ReplaySession.begin_step`).
+        told_by_loop: the loop itself calls `ReplaySession.begin_step` and
+            `ReplaySession.begin_optimizer`; otherwise the model's forward and the optimizer's step
+            are taken for these.
 
     Raises:
         InputError: no such schedule, or it has no anchors to fire at.
@@ -377,5 +383,5 @@ def replay(
         keeper=keeper,
         on_fault=on_fault,
         idle_s=idle_s,
-        follow_forward=follow_forward,
+        told_by_loop=told_by_loop,
     )

@@ -26,7 +26,7 @@ from .run import check_gpu
 from .simulated import StepPlayer, table_player
 from .verify import Player
 
-__all__ = ["OpenedReplay", "ReplayOptions", "open_replay", "sequence_of_step"]
+__all__ = ["OpenedReplay", "ReplayOptions", "open_replay", "sequence_of_step", "workload_for"]
 
 TABLE = "table"
 
@@ -43,6 +43,7 @@ class ReplayOptions:
         dry: issue triggers and set nothing, on a simulated GPU too.
         allow_drift: share of kernels that may differ.
         seed: of the simulation.
+        triggers: ``eager``, ``graph`` or ``auto``, on a real GPU.
         switches: ``own``, ``schedule``, ``stall``, ``lag`` or ``free``, on a simulated GPU.
     """
 
@@ -53,6 +54,7 @@ class ReplayOptions:
     dry: bool = False
     allow_drift: float = 0.0
     seed: int = 0
+    triggers: str = "auto"
     switches: str = "own"
 
 
@@ -156,15 +158,19 @@ def _open_simulated(
     )
 
 
+def workload_for(schedule: Schedule, options: ReplayOptions) -> tuple[str, dict[str, Any]]:
+    """Name and options of the step to run: the schedule's own, unless another is named."""
+    own = str(schedule.workload["name"])
+    if options.workload is not None and options.workload != own:
+        return options.workload, {}
+    return own, dict(schedule.workload.get("options") or {})
+
+
 def _captured(schedule: Schedule, options: ReplayOptions) -> StepWork:
     from ..tracer import workloads
 
-    given: dict[str, Any] = dict(schedule.workload.get("options") or {})
-    name = options.workload or str(schedule.workload["name"])
-    if options.workload is not None and options.workload != schedule.workload["name"]:
-        given = {}
-    work: StepWork = workloads.load(name, given).capture()
-    return work
+    name, given = workload_for(schedule, options)
+    return workloads.load(name, given).capture()
 
 
 def sequence_of_step(step: StepWork) -> KernelSequence:

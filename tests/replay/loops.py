@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import replace
 
 import torch
@@ -13,6 +14,7 @@ from clockwright.data.units import ClockPair
 from clockwright.optimizer.anchors import find_anchors
 from clockwright.replay.source import sequence_of_step
 from clockwright.tracer.gpu.simulated import SimulatedGpu, open_simulated
+from clockwright.tracer.work import StepWork
 from clockwright.tracer.workloads.capture import recording
 from tests.replay.builders import schedule
 
@@ -57,12 +59,16 @@ def open_gpu(**options) -> SimulatedGpu:
 
 def schedule_for(loop: Loop, **step_options) -> Schedule:
     """One pair a phase, anchored as the optimizer would; made by recording one real step."""
-    import pandas as pd
-
     loop.step(**step_options)
     with recording(loop.model, on_cuda=False) as recorded:
         loop.step(**step_options)
-    step = recorded()
+    return schedule_of(recorded())
+
+
+def schedule_of(step: StepWork) -> Schedule:
+    """One pair a phase, at the anchors of a recorded step."""
+    import pandas as pd
+
     phases = [item.phase for item in step.items]
     modules = [item.module for item in step.items]
     anchors = find_anchors(pd.DataFrame({"module": modules, "phase": phases}))
@@ -80,3 +86,27 @@ def schedule_for(loop: Loop, **step_options) -> Schedule:
         trace={"fingerprint": ran.fingerprint, "kernels": len(ran)},
         extra={"sequence": pack(ran)},
     )
+
+
+class StepRecorder:
+    """Records the second step of somebody else's loop, from its first forward to its optimizer."""
+
+    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        self.step: StepWork | None = None
+        self._model, self._count, self._stack, self._recorded = model, 0, ExitStack(), None
+        self._handles = [
+            model.register_forward_pre_hook(self.begin, prepend=True),
+            optimizer.register_step_post_hook(self.end),
+        ]
+
+    def begin(self, *_) -> None:
+        if self._count == 1 and self._recorded is None and torch.is_grad_enabled():
+            self._recorded = self._stack.enter_context(recording(self._model, on_cuda=False))
+
+    def end(self, *_) -> None:
+        self._count += 1
+        if self._recorded is not None:
+            self._stack.close()
+            self.step, self._recorded = self._recorded(), None
+            for handle in self._handles:
+                handle.remove()

@@ -52,6 +52,14 @@ __all__ = ["command"]
 @click.option("--time-limit", default="600s", show_default=True, help="Stop after this long.")
 @click.option("--seed", default=0, show_default=True, help="Of block order and simulation.")
 @click.option(
+    "--triggers",
+    type=click.Choice(["auto", "eager", "graph"]),
+    default="auto",
+    show_default=True,
+    help="On a real GPU: at module edges, or in a captured CUDA graph at the exact kernels; auto "
+    "is eager where the schedule switches at module edges only.",
+)
+@click.option(
     "--switches",
     type=click.Choice(["own", "schedule", "stall", "lag", "free"]),
     default="own",
@@ -79,6 +87,7 @@ def command(
     rounds: int,
     time_limit: str,
     seed: int,
+    triggers: str,
     switches: str,
     no_single: bool,
     output: Path | None,
@@ -117,6 +126,7 @@ def command(
         dry=dry,
         allow_drift=parse_fraction(allow_drift),
         seed=seed,
+        triggers=triggers,
         switches=switches,
     )
     budget = None if max_slowdown is None else parse_fraction(max_slowdown)
