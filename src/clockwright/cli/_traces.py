@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -12,12 +13,17 @@ if TYPE_CHECKING:
 
 __all__ = ["assume_option", "load_trace"]
 
-assume_option = click.option(
-    "--assume",
-    metavar="GPU",
-    help="For a timeline without a sweep: plan with the modelled responses of a simulated GPU "
-    "(rtx3080ti, v100, h200), labelled assumed.",
-)
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def assume_option(command: _Command) -> _Command:
+    """Add ``--assume`` to a command that reads a trace."""
+    return click.option(
+        "--assume",
+        metavar="GPU",
+        help="For a timeline without a sweep: plan with the modelled responses of a simulated "
+        "GPU (rtx3080ti, v100, h200), labelled assumed.",
+    )(command)
 
 
 def load_trace(path: Path, assume: str | None = None) -> Trace:
