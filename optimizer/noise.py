@@ -39,7 +39,7 @@ from .switch_model import Lag
 if TYPE_CHECKING:
     from .solver import Method
 
-__all__ = ["NoiseResult", "plan_under_noise"]
+__all__ = ["NoiseResult", "plan_under_noise", "slowdown_limit"]
 
 Array = NDArray[np.float64]
 _MARGINS = (6.0, 4.0, 2.8, 2.0, 1.3)
@@ -143,7 +143,7 @@ def plan_under_noise(
         raise InputError(f"confidence must be from 50% to under 100%, got {confidence:g}")
     if step.sd is None:
         raise InputError("the trace has no spread in its cells: nothing to be confident about")
-    share = time_limit_s / (len(_MARGINS) + 3)  # a probe and the whole problem come on top
+    share = time_limit_s / (len(_MARGINS) + 4)  # a probe and the whole problem come on top
 
     def solve(on: Step, slowdown: float) -> Solution:
         rough = max(_TRIAL_TOLERANCE, tolerance or 0.0)
@@ -256,7 +256,7 @@ def _trial_budgets(
     # The probe was chosen with sqrt(2) the noise, and flattery goes with the noise.
     flattery = max(0.0, seen.value - claimed) / sqrt(2.0)
     sd = seen.sd * _HELD_SD / (_CHOSEN_SD * sqrt(2.0))
-    return [budget - flattery - margin * sd for margin in _MARGINS]
+    return [*(budget - flattery - margin * sd for margin in _MARGINS), budget]
 
 
 def _split(step: Step, rng: np.random.Generator, times: float, ratio: float) -> tuple[Step, Step]:
@@ -295,22 +295,33 @@ def _estimate(
     held_out: Step, solution: Solution, confidence: float, times: float
 ) -> tuple[_Estimate, _Estimate]:
     """Slowdown and saving on cells whose error is ``times`` their sd."""
-    problem, sd = held_out.problem, held_out.sd
+    return _estimate_choice(held_out, _choice_at(held_out, solution), confidence, times)
+
+
+def slowdown_limit(step: Step, choice: NDArray[np.int32], confidence: float) -> float:
+    """Upper confidence limit of the slowdown of a choice that was not picked cell by cell.
+
+    For one pair throughout, say: on the cells as measured, since little choosing flattered it.
+    """
+    return _estimate_choice(step, choice, confidence, 1.0)[0].upper
+
+
+def _estimate_choice(
+    step: Step, choice: NDArray[np.int32], confidence: float, times: float
+) -> tuple[_Estimate, _Estimate]:
+    problem, sd = step.problem, step.sd
     assert sd is not None
-    time_ns, energy_mj = _cost_at(held_out, solution)
-    choice = _choice_at(held_out, solution)
+    costs = played_cost(step, choice)
     estimates = []
-    for which, (value, base) in enumerate(
-        ((time_ns, problem.baseline_time_ns), (energy_mj, problem.baseline_energy_mj))
-    ):
-        ratio = value / base
-        weight = _counts(held_out, choice, which)
-        if held_out.baseline is not None:
-            constant = np.full_like(choice, held_out.baseline)
-            weight = weight - ratio * _counts(held_out, constant, which)
+    for which, base in enumerate((problem.baseline_time_ns, problem.baseline_energy_mj)):
+        ratio = costs[which] / base
+        weight = _counts(step, choice, which)
+        if step.baseline is not None:
+            constant = np.full_like(choice, step.baseline)
+            weight = weight - ratio * _counts(step, constant, which)
         terms = (times * weight * sd[which] / base) ** 2
         central = ratio - 1 if which == 0 else 1 - ratio
-        estimates.append(_Estimate(central, *_spread_of(terms, held_out.n, confidence)))
+        estimates.append(_Estimate(central, *_spread_of(terms, step.n, confidence)))
     return estimates[0], estimates[1]
 
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..data.schedule import Schedule
+import numpy as np
+
+from ..data.schedule import Alternative, Schedule
 from ..data.trace import Trace
-from .baselines import compare, recommend
+from .baselines import BEST_SINGLE, compare, recommend
 from .from_trace import Step, from_trace
-from .noise import NoiseResult, plan_under_noise
+from .noise import NoiseResult, plan_under_noise, slowdown_limit
 from .plan import solve_step
 from .switch_source import SwitchChoice, choose_switches
 from .to_schedule import make_schedule
@@ -87,6 +89,16 @@ def make_step(
     return step.with_switch(switches.model), switches
 
 
+def _is_sure(step: Step, entry: Alternative, request: Request) -> bool:
+    """Whether a single pair meets the budget at the confidence, and not by its mean alone."""
+    assert request.confidence is not None
+    if entry.name != BEST_SINGLE:
+        return True
+    pair = [str(pair) for pair in step.problem.pairs].index(entry.pairs[0])
+    choice = np.full(step.problem.n_items, pair, dtype=np.int32)
+    return slowdown_limit(step, choice, request.confidence) <= request.budget
+
+
 def optimize_trace(trace: Trace, request: Request) -> Schedule:
     """The schedule that a request asks of a trace.
 
@@ -119,12 +131,14 @@ def optimize_trace(trace: Trace, request: Request) -> Schedule:
         if request.baselines
         else ()
     )
-    if noise is not None and not noise.met:
-        recommendation = "baseline"
+    if noise is None:
+        recommendation = recommend(solution.saving, alternatives)
     else:
-        saving = solution.saving if noise is None else noise.saving
-        low, high = (saving, saving) if noise is None else noise.saving_interval
-        recommendation = recommend(saving, alternatives, (high - low) / 2)
+        low, high = noise.saving_interval
+        rivals = tuple(entry for entry in alternatives if _is_sure(step, entry, request))
+        # A schedule that may be over the budget gains nothing that counts.
+        saving = noise.saving if noise.met else 0.0
+        recommendation = recommend(saving, rivals, (high - low) / 2)
     return make_schedule(
         step,
         solution,
