@@ -27,6 +27,7 @@ from ..data.sequence import KernelSequence, sequence_of
 from ..data.trace import Trace
 from ..tracer.clocks import ClockKeeper, TriggerPage, open_keeper
 from ..tracer.gpu.protocol import Gpu
+from .distributed import RankedPlayer, gather
 from .energy_log import EnergyLog, mean_power
 from .matching import Match, match_schedule
 from .observe import observer_for
@@ -35,7 +36,7 @@ from .run import arms_of, check_gpu
 from .triggers.cuda_driver import CudaDriver
 from .triggers.runners import EagerRunner, GraphRunner, NumberedArm, Runner, number_arms
 from .triggers.writers import StreamWriter
-from .verify import Arm, BlockReading
+from .verify import Arm, BlockReading, Player
 
 if TYPE_CHECKING:
     from ..tracer.workloads import Step
@@ -198,6 +199,7 @@ def open_hardware(
     from .source import OpenedReplay, workload_for
 
     with ExitStack() as stack:
+        spec = f"nvml:{local_rank()}" if spec.strip().lower() == "nvml" else spec
         gpu = open_gpu(spec)
         stack.callback(gpu.close)
         check_gpu(schedule, gpu.info)
@@ -230,9 +232,12 @@ def open_hardware(
         runner: Runner = EagerRunner(step, writer) if eager else GraphRunner(step, writer, driver)
         stack.callback(runner.close)
         runner.enter(places[SCHEDULE])
-        step_ns = _step_ns(runner.run)
+        # All ranks run the same number of steps, or their collectives would wait for ever.
+        step_ns = max(gather(_step_ns(runner.run)))
         log = stack.enter_context(EnergyLog(gpu))
-        player = HardwarePlayer(gpu, keeper, page, runner, places, log, step_ns)
+        player: Player = HardwarePlayer(gpu, keeper, page, runner, places, log, step_ns)
+        if len(gather(None)) > 1:
+            player = RankedPlayer(player)
         how = "at module edges" if eager else "in a captured CUDA graph"
         notes = (f"triggers are written {how}", *keeper.warnings)
         yield OpenedReplay(player, match, gpu.info, dry, notes)

@@ -27,7 +27,7 @@ __all__ = ["command"]
 @click.option(
     "--gpu",
     "gpu_spec",
-    help="nvml:INDEX, nvml:GPU-UUID, sim:NAME[?seed=N], or table (play the trace's own numbers). "
+    help="nvml:INDEX (nvml alone under torchrun), nvml:GPU-UUID, sim:NAME[?seed=N], or table (play the trace's own numbers). "
     "Default: the simulated GPU or the imported table the schedule was made from.",
 )
 @click.option(
@@ -100,6 +100,7 @@ def command(
     Exit status: 0 the slowdown is within the budget; 3 it is over, or it could not be decided;
     2 bad input; 4 the GPU or the keeper refused; 5 the step itself failed.
     """
+    from ..replay.ranks import rank
     from ..replay.run import run_replay
     from ..replay.source import ReplayOptions, open_replay
     from ..replay.verdict import EXIT_CODES
@@ -143,6 +144,8 @@ def command(
             notes=opened.notes,
             on_round=on_round,
         )
+    if rank():
+        ctx.exit(EXIT_CODES[report.verdict])  # every rank knows the verdict; the first one tells
     _write(report, output, chart)
     if as_json:
         emit(report.to_json())
