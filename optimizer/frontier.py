@@ -12,7 +12,8 @@ a larger budget holds for a smaller one. Under lag, where no such sweep exists, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from .plan import played_cost, solve_step
 from .problem import Problem
 from .switch_model import Lag
 
-__all__ = ["Front", "FrontPoint", "default_budgets", "frontier"]
+__all__ = ["Front", "FrontPoint", "default_budgets", "frontier", "share_schedules"]
 
 Array = NDArray[np.float64]
 _MOST_CORNERS = 200
@@ -40,6 +41,7 @@ class FrontPoint:
         time_ns, energy_mj: the schedule's, exact; None where no schedule was found.
         lower_bound_mj: no schedule within the budget takes less.
         switches: changes of pair in the step.
+        choice: (K,) the pair of each item, where the schedule is known.
     """
 
     budget: float
@@ -47,6 +49,7 @@ class FrontPoint:
     energy_mj: float | None
     lower_bound_mj: float
     switches: int = 0
+    choice: NDArray[np.int32] | None = field(default=None, repr=False, compare=False)
 
     @property
     def gap(self) -> float | None:
@@ -217,24 +220,67 @@ def _by_sweep(
         # The first problem is the exact or the relaxed one: its bounds hold.
         bounds = sweep.bounds if bounds is None else bounds
     assert bounds is not None
-    known = [(*played_cost(step, choice), _changes(step.problem, choice)) for choice in choices]
-    known.sort(key=lambda cost: cost[1])
-    points = []
-    for budget, limit_ns, bound in zip(budgets, limits_ns, bounds, strict=True):
-        best = next((cost for cost in known if cost[0] <= limit_ns), None)
-        if best is None:
-            points.append(FrontPoint(budget, None, None, float(bound)))
-        else:
-            points.append(FrontPoint(budget, best[0], best[1], min(float(bound), best[1]), best[2]))
-    _spread(points)
+    points = [
+        FrontPoint(budget, None, None, float(bound))
+        for budget, bound in zip(budgets, bounds, strict=True)
+    ]
+    _offer(step, points, choices)
     return points, solves
 
 
-def _changes(problem: Problem, choice: NDArray[np.int32]) -> int:
+def share_schedules(steps: Sequence[Step], fronts: Sequence[Front]) -> tuple[Front, ...]:
+    """Offer every front's schedules to every other: what dear switches allow, cheap ones do too.
+
+    Args:
+        steps: one step under several switch models.
+        fronts: their fronts over the same budgets.
+    """
+    shared = []
+    for step, front in zip(steps, fronts, strict=True):
+        points = list(front.points)
+        if not isinstance(step.problem.switch, Lag):
+            others = [
+                point.choice
+                for other in fronts
+                if other is not front
+                for point in other.points
+                if point.choice is not None
+            ]
+            _offer(step, points, list({choice.tobytes(): choice for choice in others}.values()))
+        shared.append(replace(front, points=tuple(points)))
+    return tuple(shared)
+
+
+def _offer(step: Step, points: list[FrontPoint], choices: list[NDArray[np.int32]]) -> None:
+    """Take each choice at every budget that it meets and improves, in place."""
+    for choice in choices:
+        if step.problem.boundary is not None and not _on_boundaries(step.problem, choice):
+            continue
+        time_ns, energy_mj = played_cost(step, choice)
+        for number, point in enumerate(points):
+            within = time_ns <= step.problem.budget_time_ns(point.budget)
+            if within and (point.energy_mj is None or energy_mj < point.energy_mj):
+                points[number] = replace(
+                    point,
+                    time_ns=time_ns,
+                    energy_mj=energy_mj,
+                    lower_bound_mj=min(point.lower_bound_mj, energy_mj),
+                    switches=int(np.count_nonzero(_changes(step.problem, choice))),
+                    choice=choice,
+                )
+    _spread(points)
+
+
+def _on_boundaries(problem: Problem, choice: NDArray[np.int32]) -> bool:
+    return problem.boundary is None or bool(problem.boundary[_changes(problem, choice)].all())
+
+
+def _changes(problem: Problem, choice: NDArray[np.int32]) -> NDArray[np.bool_]:
     before = np.roll(choice, 1)
     if not problem.cyclic:
         before[0] = choice[0]
-    return int(np.count_nonzero(before != choice))
+    changed: NDArray[np.bool_] = before != choice
+    return changed
 
 
 def _solve_open(step: Step, points: list[FrontPoint], time_limit_s: float, tolerance: float) -> int:
@@ -262,7 +308,12 @@ def _solve_open(step: Step, points: list[FrontPoint], time_limit_s: float, toler
         bound = max(point.lower_bound_mj, found.lower_bound_mj)
         if point.energy_mj is None or found.energy_mj < point.energy_mj:
             points[number] = FrontPoint(
-                point.budget, found.time_ns, found.energy_mj, bound, found.n_switches
+                point.budget,
+                found.time_ns,
+                found.energy_mj,
+                bound,
+                found.n_switches,
+                found.choice,
             )
         else:
             points[number] = replace(point, lower_bound_mj=bound)

@@ -48,6 +48,7 @@ _RATIO = 1.5
 _CHOSEN_SD, _HELD_SD = sqrt(1 + _RATIO**2), sqrt(1 + 1 / _RATIO**2)
 """Errors of the two halves, in standard deviations of the cells."""
 _TRIAL_TOLERANCE = 1e-4  # noise outweighs a gap of this size by far
+_FASTEST = -0.9  # no schedule is ten times as fast as its baseline
 _FLOOR = 0.05  # a noisy half keeps at least this share of a cell's mean: no time is negative
 
 
@@ -256,7 +257,8 @@ def _trial_budgets(
     # The probe was chosen with sqrt(2) the noise, and flattery goes with the noise.
     flattery = max(0.0, seen.value - claimed) / sqrt(2.0)
     sd = seen.sd * _HELD_SD / (_CHOSEN_SD * sqrt(2.0))
-    return [*(budget - flattery - margin * sd for margin in _MARGINS), budget]
+    cautious = (budget - flattery - margin * sd for margin in _MARGINS)
+    return [*(max(_FASTEST, trial) for trial in cautious), budget]
 
 
 def _split(step: Step, rng: np.random.Generator, times: float, ratio: float) -> tuple[Step, Step]:

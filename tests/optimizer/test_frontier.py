@@ -1,12 +1,13 @@
 """A front agrees with single solves, its bounds hold, and it costs one sweep."""
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from clockwright.optimizer.from_trace import from_trace
-from clockwright.optimizer.frontier import default_budgets, frontier
+from clockwright.optimizer.frontier import default_budgets, frontier, share_schedules
 from clockwright.optimizer.plan import solve_step
 from clockwright.optimizer.switch_model import ConstantStall, Free, TwoPartStall
 from tests.optimizer.steps import random_trace
@@ -42,6 +43,18 @@ def test_dearer_switches_never_save_more():
     for points in zip(*(front.points for front in fronts), strict=True):
         energies = np.array([point.energy_mj for point in points])
         assert (np.diff(energies) >= -2e-5 * energies[:-1]).all()
+
+
+def test_a_front_takes_what_a_dearer_one_found():
+    steps = [step_of(ConstantStall(cost)) for cost in (1e3, 1e5)]
+    fronts = [frontier(step, BUDGETS) for step in steps]
+    none = replace(fronts[0], points=tuple(
+        replace(point, time_ns=None, energy_mj=None, choice=None) for point in fronts[0].points
+    ))  # fmt: skip
+    cheap, dear = share_schedules(steps, (none, fronts[1]))
+    for mine, theirs, own in zip(cheap.points, dear.points, fronts[0].points, strict=True):
+        assert own.energy_mj * (1 - 2e-5) <= mine.energy_mj <= theirs.energy_mj
+        assert mine.time_ns <= steps[0].problem.budget_time_ns(mine.budget)
 
 
 def test_a_long_step_is_settled_by_the_sweep():

@@ -75,4 +75,5 @@ def describe(workload: Mapping[str, Any], gpu: Mapping[str, Any]) -> str:
 
 def stamp(title: str, simulated: bool, provenance: str) -> str:
     """A title that says where the numbers come from."""
-    return f"{title} ({'simulated' if simulated else provenance})"
+    word = "simulated" if simulated else provenance
+    return title if f"({word})" in title else f"{title} ({word})"

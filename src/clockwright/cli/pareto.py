@@ -73,8 +73,8 @@ def command(
             display.update(task, advance=1, description=f"front: {name}")
 
         drawn = _compute(whole, names, budget, end, time_limit, problem, on_front)
-    _draw(output, whole, budget, end, *drawn)
-    fronts, alternatives, _, notes = drawn
+    fronts, alternatives, singles, notes = drawn
+    _draw(output, whole, budget, end, fronts, alternatives, singles)
     if as_json:
         emit(_document(output, whole, budget, fronts, alternatives, notes))
         return
@@ -110,10 +110,10 @@ def _compute(
     on_front: Any,
 ) -> tuple[list[Front], tuple[Alternative, ...], list[tuple[float, float]], list[str]]:
     from ..optimizer.baselines import compare, single_pair_costs
-    from ..optimizer.frontier import frontier
+    from ..optimizer.frontier import frontier, share_schedules
     from ..optimizer.request import Request, make_step
 
-    fronts, notes = [], []
+    fronts, steps, notes = [], [], []
     alternatives: tuple[Alternative, ...] = ()
     singles: list[tuple[float, float]] = []
     share = time_limit_s / (len(names) + 1)
@@ -128,7 +128,9 @@ def _compute(
         label = f"schedule, switches {_label(name, switches.described)}"
         on_front(name)
         fronts.append(frontier(step, _budgets(budget, end), label=label, time_limit_s=share))
-    return fronts, alternatives, singles, list(dict.fromkeys(notes))
+        steps.append(step)
+    shared = list(share_schedules(steps, fronts))
+    return shared, alternatives, singles, list(dict.fromkeys(notes))
 
 
 def _label(name: str, described: dict[str, Any]) -> str:
@@ -139,6 +141,15 @@ def _label(name: str, described: dict[str, Any]) -> str:
     return f"{source} ({semantic})"
 
 
+def _mark_name(name: str, fronts: list[Front]) -> str:
+    """A baseline that switches says under which model, where several are drawn."""
+    from ..optimizer.baselines import PASS_LEVEL
+
+    if name != PASS_LEVEL or len(fronts) == 1:
+        return name
+    return f"{name}, {fronts[0].label.removeprefix('schedule, ')}"
+
+
 def _draw(
     output: Path,
     trace: Trace,
@@ -147,7 +158,6 @@ def _draw(
     fronts: list[Front],
     alternatives: tuple[Alternative, ...],
     singles: list[tuple[float, float]],
-    notes: list[str],
 ) -> None:
     from ..charts import Curve, Mark, draw_pareto
     from ..charts._style import describe
@@ -174,7 +184,10 @@ def _draw(
     draw_pareto(
         output,
         curves,
-        [Mark(entry.name, entry.slowdown, entry.energy_mj) for entry in alternatives],
+        [
+            Mark(_mark_name(entry.name, fronts), entry.slowdown, entry.energy_mj)
+            for entry in alternatives
+        ],
         title=f"{describe(trace.workload, trace.gpu)}: energy against time",
         simulated=trace.simulated,
         provenance=trace.provenance,
@@ -211,7 +224,15 @@ def _document(
                 "method": front.method,
                 "solves": front.solves,
                 "points": [
-                    {**asdict(point), "gap": point.gap, "saving": front.saving(point)}
+                    {
+                        "budget": point.budget,
+                        "time_ns": point.time_ns,
+                        "energy_mj": point.energy_mj,
+                        "lower_bound_mj": point.lower_bound_mj,
+                        "switches": point.switches,
+                        "gap": point.gap,
+                        "saving": front.saving(point),
+                    }
                     for point in front.points
                 ],
             }
