@@ -30,7 +30,7 @@ from ..tracer.gpu.protocol import Gpu
 from .distributed import RankedPlayer, gather
 from .energy_log import EnergyLog, mean_power
 from .matching import Match, match_schedule
-from .observe import observer_for
+from .observe import Observer, OperatorObserver, observer_for
 from .ranks import local_rank
 from .run import arms_of, check_gpu
 from .triggers.cuda_driver import CudaDriver
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from ..tracer.workloads import Step
     from .source import OpenedReplay, ReplayOptions
 
-__all__ = ["HardwarePlayer", "open_hardware"]
+__all__ = ["HardwarePlayer", "observed_sequence", "open_hardware"]
 
 _WARM_STEPS = 3
 _SETTLE_NS = 500_000_000
@@ -158,14 +158,21 @@ class HardwarePlayer:
         )
 
 
-def _observed(schedule: Schedule, step: Step) -> KernelSequence:
-    """What one step launches, after warming up."""
+def observed_sequence(schedule: Schedule | None, step: Step) -> KernelSequence:
+    """What one step launches, after warming up.
+
+    Args:
+        schedule: tells how to look (`observe.observer_for`); None looks at operators.
+        step: built on a GPU.
+    """
     import torch
 
     for _ in range(_WARM_STEPS):
         step.run()
     torch.cuda.synchronize()
-    observer = observer_for(schedule, step.model, on_cuda=True)
+    observer: Observer = OperatorObserver(step.model, on_cuda=True)
+    if schedule is not None:
+        observer = observer_for(schedule, step.model, on_cuda=True)
     observer.start()
     step.run()
     return observer.end()
@@ -212,7 +219,7 @@ def open_hardware(
         step = workloads.load(name, given).build(f"cuda:{_cuda_index(spec)}")
         scheduled = None if trace is None else sequence_of(trace.timeline, trace.signatures)
         match = match_schedule(
-            schedule, _observed(schedule, step), scheduled=scheduled,
+            schedule, observed_sequence(schedule, step), scheduled=scheduled,
             allow_drift=options.allow_drift,
         )  # fmt: skip
         eager = _is_eager(options.triggers, match)

@@ -141,11 +141,26 @@ class GraphRunner(Runner):
         """Launch the graph."""
         self._graph.replay()
 
-    def _capture(self, place: NumberedArm) -> Any:
+    def _make_capturable(self) -> None:
+        """Keep step counts on the GPU, as PyTorch's optimizers ask for when captured."""
         import torch
 
-        from .graph import insert_triggers
+        optimizer = self._step.optimizer
+        if optimizer is None:
+            return
+        for group in optimizer.param_groups:
+            if "capturable" in group:
+                group["capturable"] = True
+        for parameter, state in optimizer.state.items():
+            count = state.get("step") if isinstance(state, dict) else None
+            if isinstance(count, torch.Tensor):
+                state["step"] = count.to(parameter.device)
 
+    def warm(self) -> None:
+        """Run a few steps as a capture needs them: on a side stream, with capturable optimizers."""
+        import torch
+
+        self._make_capturable()
         side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
@@ -153,6 +168,17 @@ class GraphRunner(Runner):
                 self._step.run()
         torch.cuda.current_stream().wait_stream(side)
         torch.cuda.synchronize()
+
+    def raw_graph(self) -> int:
+        """The entered arm's ``cudaGraph_t``, for reading its triggers back."""
+        return int(self._graph.raw_cuda_graph())
+
+    def _capture(self, place: NumberedArm) -> Any:
+        import torch
+
+        from .graph import insert_triggers
+
+        self.warm()
         graph = torch.cuda.CUDAGraph(keep_graph=True)
         try:
             with torch.cuda.graph(graph):

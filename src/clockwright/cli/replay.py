@@ -27,8 +27,9 @@ __all__ = ["command"]
 @click.option(
     "--gpu",
     "gpu_spec",
-    help="nvml:INDEX (nvml alone under torchrun), nvml:GPU-UUID, sim:NAME[?seed=N], or table (play the trace's own numbers). "
-    "Default: the simulated GPU or the imported table the schedule was made from.",
+    help="nvml:INDEX (nvml alone under torchrun), nvml:GPU-UUID, sim:NAME[?seed=N], or table (play "
+    "the trace's own numbers). Default: the simulated GPU or the imported table the schedule was "
+    "made from.",
 )
 @click.option(
     "--trace",
