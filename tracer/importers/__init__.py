@@ -1,52 +1,56 @@
-"""Other tools' files become traces: Kineto, Nsight Systems, Zeus/Perseus, sweep CSV.
+"""Read the traces and tables that people already have, as trace folders.
 
-The format is found from the content. Never imports torch.
+One module a format: `kineto` (torch.profiler), `nsys` (Nsight Systems SQLite), `perseus`
+(Zeus/Perseus stage profiles), and `clockwright.data.sweep_csv` for sweep CSVs; `ranks` reads a
+folder of recordings. `import_file` finds the format from the content. Every nanosecond is kept,
+and what cannot be kept is counted by reason.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from .result import ImportResult
+from .detect import detect
+from .result import ImportResult, single, write_traces
 
-__all__ = ["import_file", "write_traces"]
+__all__ = ["ImportResult", "detect", "import_file", "write_traces"]
 
 
 def import_file(
-    path: Path, *, baseline: str = "auto", drop_incomplete_pairs: bool = False
+    path: Path | str, *, baseline: str = "auto", drop_incomplete_pairs: bool = False
 ) -> ImportResult:
-    """Read a file, or a folder of ranks, in whatever format it is.
+    """Import a file, or a folder with one recording a rank.
 
     Args:
-        path: the file or folder.
-        baseline: ``auto``, ``governor`` or ``CORE/MEM``: what a schedule is compared with.
-        drop_incomplete_pairs: for tables, leave out pairs at which some kernel is missing.
+        path: a Kineto trace (JSON, gzip or not), an Nsight Systems SQLite export, a Zeus/Perseus
+            stage profile, a sweep CSV, or a folder of recordings.
+        baseline: the clock pair to compare with. A table has rows to choose from (``auto``: the
+            governor's, else the marked or highest pair); a recording ran at one pair and does not
+            say which (``auto``: the governor).
+        drop_incomplete_pairs: for tables, leave out a pair at which some kernel is missing.
 
     Raises:
-        InputError, FormatError: no such file, or not one that can be read; says where and why.
+        InputError: nothing to import there, or an option does not fit.
+        FormatError: the content is not whole; the message says where.
     """
-    from .detect import detect
-    from .result import single
-
-    kind = detect(Path(path))
+    path = Path(path)
+    kind = detect(path)
     if kind == "sweep":
         from ...data.sweep_csv import read_sweep
 
-        trace = read_sweep(path, baseline=baseline, drop_incomplete_pairs=drop_incomplete_pairs)
-        return single("sweep", trace)
+        return single(
+            kind,
+            read_sweep(path, baseline=baseline, drop_incomplete_pairs=drop_incomplete_pairs),
+        )
     if kind == "perseus":
         from .perseus import read_perseus
 
-        return single("perseus", read_perseus(Path(path), baseline=baseline))
-    from .ranks import import_recordings
+        return single(
+            kind,
+            read_perseus(path, baseline=baseline, drop_incomplete_pairs=drop_incomplete_pairs),
+        )
+    from .ranks import import_folder, import_recording
 
-    return import_recordings(Path(path), baseline=baseline)
-
-
-def write_traces(result: ImportResult, output: Path) -> list[Path]:
-    """Write an import's traces; see `clockwright.tracer.importers.result.write_traces`."""
-    from .result import write_traces as write
-
-    return write(result, output)
+    if kind == "ranks":
+        return import_folder(path, baseline)
+    return import_recording(path, kind, baseline)
