@@ -203,6 +203,10 @@ class CudaDriver:
         """Have the edge's target no longer wait for its source."""
         self._edge("cuGraphRemoveDependencies", graph, edge)
 
+    def synchronize(self) -> None:
+        """Wait for everything enqueued in the calling thread's context."""
+        self._check(self._find("cuCtxSynchronize")(), "waiting for the GPU")
+
     def current_context(self) -> int:
         """The context of the calling thread, which PyTorch has made.
 

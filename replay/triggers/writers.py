@@ -101,9 +101,13 @@ class StreamWriter:
         self._driver.stream_write_value(self._stream(), self.sequence_pointer, sequence)
 
     def close(self) -> None:
-        """Take the page back from CUDA; writes still in a stream must be over. Safe to repeat."""
+        """Wait for writes still in a stream and take the page back from CUDA. Safe to repeat.
+
+        A graph captured meanwhile holds writes to the page and must not be launched any more.
+        """
         if self._registered:
             self._registered = False
+            self._driver.synchronize()
             self._driver.unregister_host_memory(self._page.address)
 
 

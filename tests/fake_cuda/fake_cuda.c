@@ -57,6 +57,7 @@ static size_t registered_size;
 static void *context = (void *)0xC0FFEE;
 static unsigned long writes;
 static void *last_stream;
+static unsigned long writes_at_sync;
 
 static int fails(const char *name) {
     const char *failing = getenv("FAKE_CUDA_FAIL");
@@ -101,8 +102,14 @@ int cuMemHostRegister_v2(void *address, size_t size, unsigned int flags) {
     return OK;
 }
 
+int cuCtxSynchronize(void) {
+    writes_at_sync = writes;
+    return OK;
+}
+
+/* On a GPU a write that is still in a stream would fault: every write must have been waited for. */
 int cuMemHostUnregister(void *address) {
-    if (address != registered)
+    if (address != registered || writes_at_sync != writes)
         return INVALID;
     registered = NULL;
     return OK;

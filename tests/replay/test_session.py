@@ -218,7 +218,7 @@ def test_a_lock_that_does_not_hold_ends_the_playing():
         assert isinstance(session.fault, LockNotHeldError)
 
 
-def test_no_rights_are_told_before_the_first_step():
+def test_another_gpu_or_none_is_told_on_entering():
     loop = Loop()
     made = schedule_for(loop)
     with pytest.raises(MismatchError, match="made for"):

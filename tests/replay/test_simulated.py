@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from clockwright.data.errors import InputError, LockNotHeldError
+from clockwright.data.errors import InputError, LockNotHeldError, RightsError
 from clockwright.data.report import BASELINE, SCHEDULE, SINGLE
 from clockwright.data.trace import Baseline, Trace
 from clockwright.data.units import GOVERNOR, ClockPair
@@ -78,6 +78,13 @@ def test_a_lock_that_returns_success_and_does_not_hold_is_reported(plan):
     player = _player(faults=Faults(locks_hold=False))
     with pytest.raises(LockNotHeldError, match="returned success"):
         player.play(Arm(SINGLE, plan), BLOCK_NS)
+    assert player.gpu.locked() is None
+
+
+def test_missing_rights_are_told_and_nothing_is_set():
+    player = _player(faults=Faults(rights=False))
+    with pytest.raises(RightsError, match="may not lock clocks"):
+        player.play(Arm(SINGLE, constant_plan(SLOW, 40)), BLOCK_NS)
     assert player.gpu.locked() is None
 
 

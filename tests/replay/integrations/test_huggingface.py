@@ -17,7 +17,8 @@ from clockwright.replay.integrations.huggingface import ClockwrightCallback
 from clockwright.tracer.clocks import Outcome
 from tests.replay.loops import BACKWARD, FORWARD, UPDATE, Net, StepRecorder, open_gpu, schedule_of
 
-pytestmark = pytest.mark.filterwarnings("default")
+# Other libraries warn as they please.
+pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 class Model(Net):

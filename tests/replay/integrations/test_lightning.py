@@ -14,7 +14,8 @@ from clockwright.replay.integrations.lightning import ClockwrightCallback
 from clockwright.tracer.clocks import Outcome
 from tests.replay.loops import BACKWARD, FORWARD, UPDATE, Loop, Net, open_gpu, schedule_for
 
-pytestmark = pytest.mark.filterwarnings("default")
+# Other libraries warn as they please.
+pytestmark = pytest.mark.filterwarnings("ignore")
 
 PHASES = [FORWARD, BACKWARD, UPDATE]
 
