@@ -116,6 +116,8 @@ def _request_of_change(step: Step, solution: Solution) -> dict[int, int]:
     for change in changes.tolist():
         # Requests do not overtake each other: the latest one at or before a change caused it.
         place = int(np.searchsorted(solution.request_item, change, side="right")) - 1
+        if int(solution.request_pair[place]) != int(choice[change]):
+            place -= 1
         pair = int(solution.request_pair[place])
         if pair != int(choice[change]):
             raise AssertionError(f"the change at item {change} was not requested")
