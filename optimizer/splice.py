@@ -62,7 +62,7 @@ def _runs(
     begin: NDArray[np.int64],
     end: NDArray[np.int64],
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """ns and mJ of each run of positions begin .. end - 1, the switches into and out of it too."""
+    """Ns and mJ of each run of positions begin .. end - 1, the switches into and out of it too."""
     into = inst.stall.between(np.roll(path, 1), path)
     if not inst.cyclic:
         into[0][0] = into[1][0] = 0.0
