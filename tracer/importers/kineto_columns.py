@@ -283,6 +283,8 @@ class Columns:
         self._add_marks(events, self.marks)
         picked = [e for e in events if (e.name or "").startswith("Optimizer.")]
         self._add_scopes(self.host.phases, picked, "optimizer")
+        # A recorder's module ranges, opened by hooks: cheaper than the profiler's Python tracer.
+        self._add_modules(events)
 
     def _add_gpu_marks(self, events: list[Event]) -> None:
         self._add_marks(events, self.gpu_marks)

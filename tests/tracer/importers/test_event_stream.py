@@ -195,5 +195,5 @@ def test_damaged_gzip_is_refused(tmp_path):
     whole[len(whole) // 2] ^= 0xFF
     path = tmp_path / "t.json.gz"
     path.write_bytes(bytes(whole))
-    with pytest.raises(FormatError, match="damaged|byte"):
+    with pytest.raises(FormatError, match=r"damaged|byte"):
         read(path)

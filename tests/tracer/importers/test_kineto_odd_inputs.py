@@ -1,7 +1,6 @@
 """Each oddity seen in other people's traces: the right value, or a clear refusal."""
 
 import gzip
-import json
 
 import pytest
 
@@ -211,16 +210,11 @@ def test_a_kernel_without_a_launch_in_the_window_has_none(tmp_path):
 def test_a_thousand_kernels_of_one_graph_launch_are_told_apart_by_node(tmp_path):
     rows = [launch(9, "1.000", name="cudaGraphLaunch", external=3)]
     rows.append(event("cpu_op", "aten::mm", "0.500", "3.000", **{"External id": 3}))
-    for n in range(1000):
-        rows.append(
-            kernel(
-                f"k{n % 10}",
-                f"{10 + n}.000",
-                "0.500",
-                correlation=9,
-                **{"External id": 3, "graph id": 1, "graph node id": n + 1},
-            )
-        )
+    ids = {"External id": 3, "graph id": 1}
+    rows += [
+        kernel(f"k{n % 10}", f"{10 + n}.000", "0.500", correlation=9, graph_node_id=n + 1, **ids)
+        for n in range(1000)
+    ]
     result = import_file(write(tmp_path / "t.json", *rows))
     trace = only(result)
     assert result.kernels == len(trace.timeline) == 1000
