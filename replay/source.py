@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..data import schedule as schedule_file
 from ..data import trace as trace_file
 from ..data.errors import InputError
 from ..data.schedule import Schedule
@@ -81,6 +82,8 @@ def open_replay(schedule: Schedule, options: ReplayOptions) -> Iterator[OpenedRe
     spec = _gpu_spec(schedule, options)
     trace = None if options.trace_path is None else trace_file.read(options.trace_path)
     kind = spec.partition(":")[0].strip().lower()
+    if trace is not None and kind != TABLE:
+        schedule_file.check_trace(schedule, trace)
     if kind == TABLE:
         yield _open_table(schedule, options, trace)
     elif kind == "sim":
