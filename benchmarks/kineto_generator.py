@@ -86,7 +86,10 @@ class _Step:
             (4242, 4242),
             (begin, self.host_ns - begin + 500),
         )
-        yield f'{step},\n    "args": {{\n      "External id": {self.external}, "Ev Idx": 0\n    }}\n  }}'
+        yield (
+            f'{step},\n    "args": {{\n      "External id": {self.external}, "Ev Idx": 0\n'
+            "    }\n  }"
+        )
         self.host_ns += 1_000
 
     def _layer(self, layer: int, written: Written) -> Iterator[str]:

@@ -149,7 +149,7 @@ class EventStream:
         """Decode and remove the whole events at the buffer's start."""
         for end, skip in self._guesses():
             try:
-                batch = decode_batch(b"[" + self._buffer[:end] + b"]")
+                batch = decode_batch(self._array(end))
             except (msgspec.DecodeError, RecursionError):
                 continue
             self._drop(skip)
@@ -157,6 +157,11 @@ class EventStream:
         scan = self._scan()
         scanned = self._decode_scanned(scan)
         return self._recover() if scanned is None else scanned
+
+    def _array(self, end: int) -> bytes:
+        """The buffer up to ``end`` as a whole JSON array."""
+        with memoryview(self._buffer)[:end] as events:
+            return b"".join((b"[", events, b"]"))
 
     def _guesses(self) -> list[tuple[int, int]]:
         """Likely cuts, last first: (end of the events before, start of the event after)."""
@@ -188,7 +193,7 @@ class EventStream:
             return []  # one event longer than the chunk: read on
         end = scan.end if scan.closed is None else scan.closed
         try:
-            batch = decode_batch(b"[" + self._buffer[:end] + b"]")
+            batch = decode_batch(self._array(end))
         except (msgspec.DecodeError, RecursionError):
             return None
         rest = bytes(self._buffer[end:]).strip(_BLANK)

@@ -54,16 +54,15 @@ def read_perseus(
     means = by[["duration_ns", "energy_mj"]].mean().reset_index()
     spread = by[["duration_ns", "energy_mj"]].std().reset_index(drop=True)
     n = by.size().to_numpy()
+    deviation = spread.to_numpy(dtype=float) / np.sqrt(n)[:, None]
     profile = pd.DataFrame(
         {
             "signature": [row[kernel] for kernel in means["kernel"]],
             "pair": [place[mhz] for mhz in means["frequency"]],
             "duration_ns": means["duration_ns"],
-            "duration_sd_ns": pd.array(
-                (spread["duration_ns"] / np.sqrt(n)).tolist(), dtype="Float64"
-            ),
+            "duration_sd_ns": pd.array(deviation[:, 0].tolist(), dtype="Float64"),
             "energy_mj": means["energy_mj"],
-            "energy_sd_mj": pd.array((spread["energy_mj"] / np.sqrt(n)).tolist(), dtype="Float64"),
+            "energy_sd_mj": pd.array(deviation[:, 1].tolist(), dtype="Float64"),
             "n": pd.array(n, dtype="Int32"),
             "provenance": "imported",
         }

@@ -12,13 +12,20 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, Protocol, cast
 
-from isal import igzip, isal_zlib
+from isal import igzip, igzip_lib
 
 from ...data.errors import FormatError, InputError
 
 __all__ = ["Source", "is_gzip", "open_source", "peek"]
 
 _GZIP = b"\x1f\x8b"
+_READ_ERRORS: tuple[type[Exception], ...] = (
+    EOFError,
+    OSError,
+    ValueError,
+    zlib.error,
+    cast(type[Exception], igzip_lib.IsalError),  # its stub calls the class an instance
+)
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -50,7 +57,7 @@ class Source:
         """
         try:
             data = self._stream.read(size)
-        except (EOFError, zlib.error, isal_zlib.error, OSError, ValueError) as error:
+        except _READ_ERRORS as error:
             if not self.gzipped:
                 reason = getattr(error, "strerror", None) or error
                 raise InputError(f"{self.path}: cannot be read: {reason}") from error
