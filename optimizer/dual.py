@@ -135,7 +135,7 @@ def _close_one(sweeper: Sweeper, turn: int, start: int) -> tuple[float, NDArray[
     states = np.arange(sweeper.instance.n_states, dtype=np.int32)
     v0 = np.full(len(states), BIG)
     v0[start] = 0.0
-    return sweeper.path(v0, turn, sweeper.weight(states, np.int32(start)))
+    return sweeper.path(v0, turn, sweeper.weight(states, np.full(1, start, dtype=np.int32)))
 
 
 def maximise(

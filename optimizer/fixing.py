@@ -68,7 +68,7 @@ def build_network(
     if start is not None:
         v0 = np.full(g, BIG)
         v0[start] = 0.0
-        vn = sweeper.weight(states, np.int32(start))
+        vn = sweeper.weight(states, np.full(1, start, dtype=np.int32))
     forward, backward = np.empty((n, g)), np.empty((n, g))
     sweeper.run(v0, turn, keep=forward)
     sweeper.run(vn, turn, reverse=True, keep=backward)

@@ -63,7 +63,7 @@ def flow_model(
     time, energy = net.time_ns.copy(), net.energy_mj.copy()
     if net.start is not None:
         last = slice(int(net.ptr[n - 1]), int(net.ptr[n]))
-        into = stall.between(net.state[last], np.int32(net.start))
+        into = stall.between(net.state[last], np.full(1, net.start, dtype=np.int32))
         time[last] += into[0]
         energy[last] += into[1]
     tails, heads = [], []
@@ -118,11 +118,17 @@ def indicator_model(
         index = np.full(n, -1)
         index[pairs] = np.arange(len(pairs))
         here = index[position]
-        rows.add((at + here * count + clock)[here >= 0], np.flatnonzero(here >= 0), -1.0)
+        rows.add(
+            (at + here * count + clock)[here >= 0].astype(np.int64), np.flatnonzero(here >= 0), -1.0
+        )
         after = index[(position + 1) % n]
         if not wrap:
             after[position == n - 1] = -1
-        rows.add((at + after * count + clock)[after >= 0], np.flatnonzero(after >= 0), 1.0)
+        rows.add(
+            (at + after * count + clock)[after >= 0].astype(np.int64),
+            np.flatnonzero(after >= 0),
+            1.0,
+        )
         size = len(pairs) * count
         rows.add(at + np.arange(size), column + np.arange(size), 1.0)
         at, column = at + size, column + size

@@ -63,7 +63,7 @@ class Instance:
     @property
     def n_states(self) -> int:
         """G."""
-        return self.time.shape[1]
+        return int(self.time.shape[1])
 
     def cells(self, path: NDArray[np.int32]) -> tuple[Array, Array]:
         """(N,) ns and (N,) mJ of the blocks along a path of states."""

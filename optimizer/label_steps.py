@@ -6,6 +6,8 @@ lie cell by cell, by rising time and falling energy: those of the q-th cell are 
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -235,7 +237,7 @@ def _compact(z: Array, cut: float, t: Array, e: Array, source: Ints, at: Ints) -
 
 
 @inner()
-def _grown(array: Array, size: int) -> Array:
+def _grown(array: NDArray[Any], size: int) -> NDArray[Any]:
     out = np.empty(max(size, 2 * array.size), dtype=array.dtype)
     for p in range(array.size):
         out[p] = array[p]

@@ -17,6 +17,7 @@ from .certificate import evaluate
 from .deadline import Deadline
 from .dual import Dual, Point, close, maximise, turn_at
 from .fixing import Network, build_network
+from .ilp import Backend
 from .incumbent import Incumbent
 from .instance import Instance, build_instance
 from .labels import search_labels
@@ -32,6 +33,11 @@ from .viterbi import Sweeper
 __all__ = ["Method", "solve"]
 
 Method = Literal["auto", "full-ilp-highs", "full-ilp-cpsat", "full-ilp-scip"]
+_BACKENDS: dict[str, Backend] = {
+    "full-ilp-highs": "highs",
+    "full-ilp-cpsat": "cpsat",
+    "full-ilp-scip": "scip",
+}
 
 # Labels kept at one position; 0 is the integer program, which comes early where switches are free:
 # labels then meet in one place and tell little apart.
@@ -62,7 +68,7 @@ def solve(
     if method != "auto":
         from .full_ilp import solve_full
 
-        return solve_full(problem, hold, deadline, method.removeprefix("full-ilp-"))
+        return solve_full(problem, hold, deadline, _BACKENDS[method])
     inst = prune(build_instance(problem))
     budget_ns = (hold.budget_time_ns - inst.gap_ns) * (1 + (inst.n_blocks + 8) * _LOOSE)
     least = _single_pair(inst, hold, budget_ns) or _least_time(inst, hold)

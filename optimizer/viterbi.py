@@ -39,7 +39,7 @@ def _block_cost(c: Array, e: Array, t: Array, idle: Array, x: float, y: float, z
 
 @fast()
 def _least(v: Array) -> float:
-    low = v[0]
+    low: float = v[0]
     for j in range(v.size):
         x = v[j]
         low = x if x < low else low
