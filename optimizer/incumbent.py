@@ -10,7 +10,9 @@ from .deadline import Deadline
 from .problem import Problem
 from .solution import Solution
 
-__all__ = ["Incumbent"]
+__all__ = ["Incumbent", "Requests"]
+
+Requests = tuple[NDArray[np.int32], NDArray[np.int32]]
 
 
 class Incumbent:
@@ -28,6 +30,7 @@ class Incumbent:
         self.budget_time_ns = problem.budget_time_ns(budget)
         self.tolerance = tolerance
         self.choice: NDArray[np.int32] | None = None
+        self.requests: Requests | None = None
         self.value = Evaluation(np.inf, np.inf, 0)
         self.bound_mj = 0.0
         self.multiplier: float | None = None
@@ -50,12 +53,17 @@ class Incumbent:
         """True once the gap is within the tolerance."""
         return self.gap <= self.tolerance
 
-    def offer(self, choice: NDArray[np.int32], method: str) -> bool:
-        """Take a schedule if the certificate finds it within the budget and cheaper."""
+    def offer(
+        self, choice: NDArray[np.int32], method: str, requests: Requests | None = None
+    ) -> bool:
+        """Take a schedule if the certificate finds it within the budget and cheaper.
+
+        Requests, where they do not follow from the choice, are items and pairs.
+        """
         value = evaluate(self.problem, choice)
         if value.time_ns > self.budget_time_ns or value.energy_mj >= self.energy_mj:
             return False
-        self.choice, self.value = choice, value
+        self.choice, self.value, self.requests = choice, value, requests
         self._note(method)
         return True
 
@@ -70,10 +78,11 @@ class Incumbent:
         if method not in self.methods:
             self.methods.append(method)
 
-    def solution(self, deadline: Deadline, requests: Requests | None = None) -> Solution:
+    def solution(self, deadline: Deadline) -> Solution:
         """The answer, from the certificate's sums."""
         assert self.choice is not None
         problem, choice = self.problem, self.choice
+        requests = self.requests
         if requests is None:
             before = np.roll(choice, 1)
             if not problem.cyclic:
@@ -96,6 +105,3 @@ class Incumbent:
             seconds=deadline.elapsed_s,
             multiplier_w=None if self.multiplier is None else self.multiplier * 1e6,
         )
-
-
-Requests = tuple[NDArray[np.int32], NDArray[np.int32]]

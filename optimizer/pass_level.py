@@ -2,28 +2,31 @@
 
 The phases' times and energies are sums over their kernels. Pairs that cannot be in a better
 combination than one in hand are dropped (Lagrangian bound, switches only add), and all
-combinations of the rest are tried. Under lag requests are issued at a phase's first kernel, and the
-combinations are tried in the order of their energy without lag.
+combinations of the rest are tried. Under lag each change is requested just early enough to be there
+by its phase's first kernel, and combinations are tried in the order of their energy without lag,
+after which come single pairs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .certificate import play_requests
+from .certificate import LAG_SLACK_NS, play_requests
 from .from_trace import Step
 from .plan import played_cost
+from .problem import Problem
 from .switch_model import ConstantStall, Lag, MatrixStall, TwoPartStall
 
 __all__ = ["ByPhase", "best_by_phase"]
 
 Array = NDArray[np.float64]
 _MOST_COMBINATIONS = 5_000_000
-_PLAYED = 40
+_PLAYED, _PLAYED_UNDER_LAG = 40, 400
 
 
 @dataclass(frozen=True)
@@ -60,8 +63,10 @@ def best_by_phase(step: Step, phases: NDArray[np.object_], budget: float) -> ByP
     kept, complete = _candidates(sums, step.problem.allowed, limit_ns)
     note = "" if complete else "the best of the likeliest combinations; not all were tried"
     if isinstance(step.problem.switch, Lag):
-        note = "requests at the first kernel of a phase, under lag"
-    for combination in _ranked(step, sums, kept, limit_ns):
+        note = "requests a latency before each phase"
+    single = [np.full(len(names), pair) for pair in _cheapest_first(sums, step.problem.allowed)]
+    most = _PLAYED_UNDER_LAG if isinstance(step.problem.switch, Lag) else _PLAYED
+    for combination in chain(_ranked(step, sums, kept, limit_ns, most), single):
         choice = combination[index].astype(np.int32)
         cost = _cost(step, choice)
         if cost is not None and cost[0] <= limit_ns:
@@ -71,19 +76,44 @@ def best_by_phase(step: Step, phases: NDArray[np.object_], budget: float) -> ByP
 
 
 def _cost(step: Step, choice: NDArray[np.int32]) -> tuple[float, float] | None:
-    """Exact cost of a choice; under lag of what requests at its changes make of it."""
-    if not isinstance(step.problem.switch, Lag):
+    """Exact cost of a choice; under lag of what requests, made in good time, make of it."""
+    switch = step.problem.switch
+    if not isinstance(switch, Lag):
         return played_cost(step, choice)
-    before = np.roll(choice, 1)
-    if not step.problem.cyclic:
-        before[0] = choice[0]
-    items = np.flatnonzero(before != choice).astype(np.int32)
     problem = replace(step.problem, boundary=None)
+    items, pairs = _requests(problem, switch, choice)
     try:
-        played = play_requests(problem, int(choice[0]), items, choice[items])
+        played = play_requests(problem, int(choice[0]), items, pairs)
     except ValueError:
         return None  # a phase is shorter than the latency or the dwell
     return played_cost(step, played)
+
+
+def _requests(
+    problem: Problem, switch: Lag, choice: NDArray[np.int32]
+) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Items and pairs of the requests: each at the last item that is a latency before its change.
+
+    In a step that does not repeat a request is made at the first item at the earliest.
+    """
+    before = np.roll(choice, 1)
+    if not problem.cyclic:
+        before[0] = choice[0]
+    changes = np.flatnonzero(before != choice)
+    takes = problem.time_ns[problem.row, choice]
+    if problem.time_scale is not None:
+        takes = takes * problem.time_scale
+    if problem.gap_ns is not None:
+        takes = takes + np.append(problem.gap_ns[1:], problem.gap_ns[0])
+    starts = np.concatenate([[0.0], np.cumsum(takes)[:-1]])
+    latency = np.asarray(switch.latency_ns)
+    lead = latency[before[changes], choice[changes]] if latency.ndim else latency
+    # The step before is a copy: a negative place lies in it.
+    line = np.concatenate([starts - takes.sum(), starts]) if problem.cyclic else starts
+    place = np.searchsorted(line, starts[changes] - lead + LAG_SLACK_NS, side="right") - 1
+    items = np.maximum(place, 0) % problem.n_items
+    order = np.argsort(items, kind="stable")
+    return items[order].astype(np.int32), choice[changes][order]
 
 
 def _sum_phases(step: Step, index: NDArray[np.intp], size: int) -> _Sums:
@@ -144,8 +174,13 @@ def _candidates(
     return kept, complete
 
 
+def _cheapest_first(sums: _Sums, allowed: NDArray[np.bool_]) -> NDArray[np.intp]:
+    pairs = np.flatnonzero(allowed)
+    return pairs[np.argsort(sums.energy_mj.sum(axis=0)[pairs], kind="stable")]
+
+
 def _ranked(
-    step: Step, sums: _Sums, kept: list[NDArray[np.intp]], limit_ns: float
+    step: Step, sums: _Sums, kept: list[NDArray[np.intp]], limit_ns: float, most: int
 ) -> Iterator[NDArray[np.intp]]:
     """Combinations (P,) within the budget, least energy first, a limited number of them."""
     last = kept[-1]
@@ -170,9 +205,9 @@ def _ranked(
         slack = 1.0 if step.relaxed is not None else 1e-9  # overlapped kernels may hide more
         within = np.flatnonzero(time_ns <= limit_ns * (1 + slack))
         found += [(float(energy_mj[i]), (*head, int(last[i]))) for i in within]
-        if len(found) > 4 * _PLAYED:
-            found = sorted(found)[:_PLAYED]
-    for _, combination_found in sorted(found)[:_PLAYED]:
+        if len(found) > 4 * most:
+            found = sorted(found)[:most]
+    for _, combination_found in sorted(found)[:most]:
         yield np.array(combination_found, dtype=np.intp)
 
 
