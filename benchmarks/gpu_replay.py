@@ -96,7 +96,7 @@ def rig(
         runner.enter(places[BASELINE])
         step_ns = time_step(runner)
         log = stack.enter_context(EnergyLog(bench.gpu))
-        player = HardwarePlayer(bench.gpu, keeper, page, runner, places, log, step_ns)
+        player = HardwarePlayer(bench.gpu, keeper, page, runner, places, log, step_ns, 0)
         yield player, runner, writer, page
 
 
@@ -218,10 +218,14 @@ def part_eager(bench: Bench) -> dict[str, Any]:
 
 
 def part_nothing(bench: Bench) -> dict[str, Any]:
-    """The baseline against itself."""
+    """The baseline against itself, as a graph, so that the host's pace plays no part."""
     plan = constant_plan(GOVERNOR, 1)
     arms = [Arm(BASELINE, plan), Arm(SCHEDULE, plan)]
-    with rig(bench, arms, lambda writer, _: EagerRunner(bench.step, writer)) as (player, *_):
+
+    def make(writer: StreamWriter, driver: CudaDriver) -> Runner:
+        return GraphRunner(bench.step, writer, driver)
+
+    with rig(bench, arms, make) as (player, *_):
         return told(compared(bench, player, plan))
 
 
@@ -289,9 +293,12 @@ def main() -> int:
     parser.add_argument("--parts", default=",".join(PARTS))
     parser.add_argument("--block-ms", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=48)
+    for name, value in OPTIONS.items():
+        parser.add_argument(f"--{name}", type=int, default=value)
     parser.add_argument("--minutes", type=float, default=1.7, help="limit for each part")
     chosen = parser.parse_args()
     os.environ["CLOCKWRIGHT_READ_ONLY"] = "1"
+    OPTIONS.update({name: getattr(chosen, name) for name in OPTIONS})
     gpu = open_gpu(chosen.gpu)
     step = workloads.load("gpt3-xl", OPTIONS).build("cuda:0")
     for _ in range(3):

@@ -60,6 +60,7 @@ class HardwarePlayer:
         places: arm name to its numbers.
         log: energy readings.
         step_ns: about how long a step takes, from which the steps of a block follow.
+        settle_ns: how long an arm runs before it is measured, for its clocks to settle.
     """
 
     def __init__(
@@ -71,9 +72,11 @@ class HardwarePlayer:
         places: Mapping[str, NumberedArm],
         log: EnergyLog,
         step_ns: int,
+        settle_ns: int = _SETTLE_NS,
     ) -> None:
         self._gpu, self._keeper, self._page, self._runner = gpu, keeper, page, runner
         self._places, self._log, self._step_ns = places, log, step_ns
+        self._settle_steps = max(1, math.ceil(settle_ns / step_ns))
 
     def now_ns(self) -> int:
         """Host time."""
@@ -94,7 +97,7 @@ class HardwarePlayer:
 
         place = self._places[arm.name]
         self._enter(place)
-        self._run(math.ceil(_SETTLE_NS / self._step_ns))
+        self._run(self._settle_steps)
         torch.cuda.synchronize()
         steps = max(1, math.ceil(block_ns / self._step_ns))
         begin = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
@@ -242,7 +245,9 @@ def open_hardware(
         # All ranks run the same number of steps, or their collectives would wait for ever.
         step_ns = max(gather(_step_ns(runner.run)))
         log = stack.enter_context(EnergyLog(gpu))
-        player: Player = HardwarePlayer(gpu, keeper, page, runner, places, log, step_ns)
+        # Where no clock is set none has to settle: the time is better spent on blocks.
+        settle_ns = 0 if dry else _SETTLE_NS
+        player: Player = HardwarePlayer(gpu, keeper, page, runner, places, log, step_ns, settle_ns)
         if len(gather(None)) > 1:
             player = RankedPlayer(player)
         how = "at module edges" if eager else "in a captured CUDA graph"

@@ -101,16 +101,18 @@ class CudaDriver:
             raise NoDeviceError(f"the CUDA driver ({name}) cannot be loaded: {error}") from error
         return cls(library)
 
-    def register_host_memory(self, address: int, size_bytes: int) -> None:
-        """Make host memory writable by the GPU.
+    def register_host_memory(self, address: int, size_bytes: int) -> bool:
+        """Make host memory writable by the GPU; False if it was already.
 
         Raises:
             DeviceError: the driver refused.
         """
         call = self._find("cuMemHostRegister_v2", "cuMemHostRegister")
         code = call(c_void_p(address), c_size_t(size_bytes), c_uint(_PORTABLE_AND_MAPPED))
-        if code != _ALREADY_REGISTERED:
-            self._check(code, "registering the shared page with CUDA")
+        if code == _ALREADY_REGISTERED:
+            return False
+        self._check(code, "registering the shared page with CUDA")
+        return True
 
     def unregister_host_memory(self, address: int) -> None:
         """Undo `register_host_memory`."""

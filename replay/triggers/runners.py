@@ -21,6 +21,7 @@ from .writers import StreamWriter, Writer
 if TYPE_CHECKING:
     from ...tracer.workloads import Step
     from ..verify import Arm
+    from .graph import Placing
 
 __all__ = ["EagerRunner", "GraphRunner", "NumberedArm", "Runner", "number_arms"]
 
@@ -118,10 +119,21 @@ class EagerRunner(Runner):
 
 
 class GraphRunner(Runner):
-    """Replays CUDA graphs of the step: a plain one, and one with the schedule's triggers."""
+    """Replays CUDA graphs of the step: a plain one, and one with the schedule's triggers.
 
-    def __init__(self, step: Step, writer: StreamWriter, driver: CudaDriver) -> None:
+    Attributes:
+        placing: where the triggers of graphs captured from now on are put (`graph.Placing`).
+    """
+
+    def __init__(
+        self,
+        step: Step,
+        writer: StreamWriter,
+        driver: CudaDriver,
+        placing: Placing = "branch",
+    ) -> None:
         self._step, self._writer, self._driver = step, writer, driver
+        self.placing: Placing = placing
         self._graphs: dict[tuple[int, ...], Any] = {}
         self._graph: Any = None
 
@@ -176,12 +188,13 @@ class GraphRunner(Runner):
     def _capture(self, place: NumberedArm) -> Any:
         import torch
 
-        from .graph import insert_triggers
-
         self.warm()
         graph = torch.cuda.CUDAGraph(keep_graph=True)
+        # Graphs of one step never run at once, so they share memory: arms then work at the same
+        # addresses, and what differs between them is the triggers.
+        pool = next((made.pool() for made in self._graphs.values()), None)
         try:
-            with torch.cuda.graph(graph):
+            with torch.cuda.graph(graph, pool=pool):
                 self._step.run()
         except RuntimeError as error:
             line = " ".join(str(error).split())[:200]
@@ -189,12 +202,18 @@ class GraphRunner(Runner):
                 f"the step cannot be captured as a CUDA graph ({line}); use --triggers eager"
             ) from error
         if place.plan.triggers:
-            insert_triggers(
-                self._driver,
-                graph.raw_cuda_graph(),
-                place.plan,
-                self._writer.sequence_pointer,
-                first_sequence=place.plan.triggers[0].sequence + place.shift,
-            )
+            self._insert(int(graph.raw_cuda_graph()), place)
         graph.instantiate()
         return graph
+
+    def _insert(self, graph: int, place: NumberedArm) -> None:
+        from .graph import insert_triggers
+
+        insert_triggers(
+            self._driver,
+            graph,
+            place.plan,
+            self._writer.sequence_pointer,
+            first_sequence=place.plan.triggers[0].sequence + place.shift,
+            placing=self.placing,
+        )

@@ -18,7 +18,7 @@ from ...tracer.gpu.protocol import Gpu
 if TYPE_CHECKING:
     from .cuda_driver import CudaDriver
 
-__all__ = ["HostWriter", "StreamWriter", "Writer"]
+__all__ = ["HostWriter", "SideStreamWriter", "StreamWriter", "Writer"]
 
 
 class Writer(Protocol):
@@ -65,7 +65,8 @@ class StreamWriter:
     """Writes on the current CUDA stream. Use as a context manager, or call `close`.
 
     Args:
-        page: the shared page; registered with CUDA until `close`.
+        page: the shared page; registered with CUDA until `close`,
+            if nobody else had done so.
         driver: the CUDA driver library.
         stream: gives the stream's handle at each write; PyTorch's current stream by default.
 
@@ -76,8 +77,7 @@ class StreamWriter:
     def __init__(self, page: TriggerPage, driver: CudaDriver, stream: Any = None) -> None:
         self._driver, self._page = driver, page
         self._stream = _current_stream if stream is None else stream
-        driver.register_host_memory(page.address, page.size_bytes)
-        self._registered = True
+        self._registered = driver.register_host_memory(page.address, page.size_bytes)
         device = driver.device_pointer(page.address)
         self.sequence_pointer = device + (page.sequence_address - page.address)
 
@@ -109,6 +109,31 @@ class StreamWriter:
             self._registered = False
             self._driver.synchronize()
             self._driver.unregister_host_memory(self._page.address)
+
+
+class SideStreamWriter(StreamWriter):
+    """Writes on a stream of its own, once what the current stream holds so far has ended.
+
+    Kernels launched after the write do not wait for it. Writes keep their order.
+    """
+
+    def __init__(self, page: TriggerPage, driver: CudaDriver) -> None:
+        import torch
+
+        self._side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        super().__init__(page, driver, stream=lambda: int(self._side.cuda_stream))
+
+    def write(self, sequence: int) -> None:
+        """Enqueue the write behind the current stream's work.
+
+        Raises:
+            DeviceError: the driver refused.
+        """
+        # What waits has taken note of the event's record before the next one, so one event does.
+        self._event.record()
+        self._side.wait_event(self._event)
+        super().write(sequence)
 
 
 def _current_stream() -> int:

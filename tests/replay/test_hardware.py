@@ -62,7 +62,6 @@ class _Meter:
 def rig(monkeypatch):
     monkeypatch.setattr(torch.cuda, "Event", _Event)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    monkeypatch.setattr("clockwright.replay.hardware._SETTLE_NS", 1)
     loop, gpu = Loop(), open_gpu()
     made = schedule_for(loop)
     plan = plan_of(made)
@@ -78,7 +77,7 @@ def rig(monkeypatch):
         keeper.arm(page)
         step = Step(run=loop.step, model=loop.model, optimizer=loop.optimizer)
         runner = EagerRunner(step, HostWriter(page, keeper))
-        player = HardwarePlayer(_Meter(), keeper, page, runner, places, log, step_ns=1_000_000)
+        player = HardwarePlayer(_Meter(), keeper, page, runner, places, log, 1_000_000, settle_ns=1)
         yield player, {arm.name: arm for arm in arms}, gpu, keeper, runner
         runner.close()
         keeper.close()

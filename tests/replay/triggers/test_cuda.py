@@ -59,15 +59,46 @@ def test_a_driver_without_stream_writes_is_too_old():
 
 
 @pytest.mark.parametrize("data", [0, PROGRAMMATIC])
-def test_each_trigger_lies_just_before_its_kernel(fake_cuda, data):
+@pytest.mark.parametrize("placing", ["branch", "chain"])
+def test_each_trigger_lies_just_before_its_kernel(fake_cuda, data, placing):
     driver = CudaDriver(fake_cuda.library)
-    graph, nodes = fake_cuda.chain([NodeKind.KERNEL] * 6, data)
+    graph, _ = fake_cuda.chain([NodeKind.KERNEL] * 6, data)
     plan = plan_segments(segments((0, 2, A), (2, 5, B), (5, 6, C)), 6)
-    assert insert_triggers(driver, graph, plan, POINTER) == 3
+    assert insert_triggers(driver, graph, plan, POINTER, placing=placing) == 3
     assert triggers_of(driver, graph, POINTER) == [(0, 2), (2, 3), (5, 4)]
+
+
+def test_triggers_within_the_chain_are_passed_on_the_way(fake_cuda):
+    driver = CudaDriver(fake_cuda.library)
+    graph, nodes = fake_cuda.chain([NodeKind.KERNEL] * 6, PROGRAMMATIC)
+    plan = plan_segments(segments((0, 2, A), (2, 5, B), (5, 6, C)), 6)
+    insert_triggers(driver, graph, plan, POINTER, placing="chain")
     chain = chain_of(driver, graph)
     assert [node for node in chain if node in nodes] == nodes
     assert len(chain) == 9
+
+
+def test_no_kernel_waits_for_a_trigger_beside_the_chain(fake_cuda):
+    driver = CudaDriver(fake_cuda.library)
+    graph, nodes = fake_cuda.chain([NodeKind.KERNEL] * 6, PROGRAMMATIC)
+    captured = driver.graph_edges(graph)
+    plan = plan_segments(segments((0, 2, A), (2, 5, B), (5, 6, C)), 6)
+    insert_triggers(driver, graph, plan, POINTER)
+    edges = driver.graph_edges(graph)
+    assert [edge for edge in edges if edge.target in nodes] == captured
+    writes = [edge for edge in edges if edge.target not in nodes]
+    assert [edge.source for edge in writes if edge.source in nodes] == [nodes[1], nodes[4]]
+    assert len([edge for edge in writes if edge.source not in nodes]) == 2
+
+
+def test_triggers_that_could_overtake_each_other_are_found(fake_cuda):
+    driver = CudaDriver(fake_cuda.library)
+    graph, nodes = fake_cuda.chain([NodeKind.KERNEL] * 4)
+    context = driver.current_context()
+    driver.add_write_node(graph, [nodes[0]], POINTER, 2, context)
+    driver.add_write_node(graph, [nodes[1]], POINTER, 3, context)
+    with pytest.raises(NotSupportedError, match="do not follow one another"):
+        triggers_of(driver, graph, POINTER)
 
 
 def test_copies_count_as_kernels_where_the_plan_counts_them(fake_cuda):

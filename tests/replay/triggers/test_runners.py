@@ -53,9 +53,13 @@ def rig(fake_cuda, monkeypatch):
         def replay(self) -> None:
             self.replays += 1
 
+        def pool(self) -> tuple[int, int]:
+            return (0, id(made[0]))
+
     @contextmanager
-    def capture(_graph):
+    def capture(_graph, pool):
         runs["captured"] = True
+        runs.setdefault("pools", []).append(pool)
         yield
 
     runs: dict = {}
