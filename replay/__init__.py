@@ -8,7 +8,7 @@ exchanged for one that can be called; importing still loads no torch.
 from __future__ import annotations
 
 import sys
-from types import ModuleType
+import types
 from typing import TYPE_CHECKING, Any
 
 from .plan import Plan, Trigger, plan_of
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["Plan", "Trigger", "plan_of", "schedule_path"]
 
 
-class _CallablePackage(ModuleType):
+class _CallablePackage(types.ModuleType):
     """The package, callable."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> ReplaySession:

@@ -19,9 +19,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Protocol
 
-from ..data.errors import MismatchError, WorkloadError
+from ..data.errors import MismatchError
 from ..data.schedule import Schedule
-from ..data.sequence import KernelSequence, sequence_of
+from ..data.sequence import KernelSequence
 from .matching import Match, match_schedule, scheduled_sequence
 from .plan import plan_of
 from .source import sequence_of_step
@@ -90,21 +90,14 @@ class KernelObserver:
         """Stop it and read what ran."""
         import torch
 
-        from ..tracer import importers
+        from ..tracer.measure.observed import sequence_of_profile
 
         torch.cuda.synchronize()
         self._profiler.stop()
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "step.json"
             self._profiler.export_chrome_trace(str(path))
-            result = importers.import_file(path, baseline="governor")
-        traces = list(result.traces.values())
-        if len(traces) != 1:
-            raise WorkloadError(
-                f"the profiled step holds the kernels of {len(traces)} GPUs; expected one"
-            )
-        trace = traces[0]
-        return sequence_of(trace.timeline, trace.signatures)
+            return sequence_of_profile(path)
 
 
 def observer_for(schedule: Schedule, model: Any, *, on_cuda: bool) -> Observer:
