@@ -1,10 +1,10 @@
-"""Compiled steps for switches that lag: the dynamic program and the labelling search.
+"""Compiled steps for switches that lag: the dynamic program over all nodes, and the arcs it leaves.
 
 A node (k, f) is item k about to start, pair f in effect, and a new request allowed. From it the
 item either runs at f, to (k + 1, f), or a request for g is issued at k: items k .. p-1 still run at
 f until the latency is over, items p .. q-1 run at g until the dwell is over, and (q, g) is next.
-Tables are prefix sums over the items, (n + 1, G): ``ts`` ns, ``es`` mJ. ``end`` is the state a walk
-must end in, or -1 if it may end anywhere, in the middle of a dwell too.
+Tables are prefix sums over the items, (n + 1, G): ``ts`` ns, ``es`` mJ. ``wait`` (G, C) holds the
+different latencies from each state, padded with infinity, ``kind`` (G, G) which one a change has.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from .compiled import compiled, inner
 from .switch_cost import BIG
 
-__all__ = ["lag_labels", "lag_values", "lag_walk"]
+__all__ = ["lag_arcs", "lag_values", "lag_walk"]
 
 Array = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -23,27 +23,32 @@ States = NDArray[np.int32]
 
 
 @inner()
-def _arrival(ts: Array, k: int, f: int, latency: float, guess: int) -> int:
-    """The first item that starts ``latency`` after item k at pair f, or n + 1."""
-    n = ts.shape[0] - 1
+def _at(table: Array, k: int, f: int) -> float:
+    """A prefix sum, on into the next lap."""
+    n = table.shape[0] - 1
+    return float(table[k, f] if k <= n else table[n, f] + table[k - n, f])
+
+
+@inner()
+def _arrival(ts: Array, k: int, f: int, latency: float, guess: int, last: int) -> int:
+    """The first item that starts ``latency`` after item k at pair f, or last + 1."""
     p = max(guess, k)
-    while p > k and ts[p - 1, f] - ts[k, f] >= latency:
+    while p > k and _at(ts, p - 1, f) - ts[k, f] >= latency:
         p -= 1
-    while p <= n and not (p == k and latency <= 0.0) and ts[p, f] - ts[k, f] < latency:
+    while p <= last and not (p == k and latency <= 0.0) and _at(ts, p, f) - ts[k, f] < latency:
         p += 1
     return p
 
 
 @inner()
-def _release(ts: Array, k: int, f: int, p: int, g: int, dwell: float, guess: int) -> int:
-    """The first item at which a request may follow that of item k, or n + 1."""
-    n = ts.shape[0] - 1
-    gone = ts[p, f] - ts[k, f] - ts[p, g]
+def _release(ts: Array, k: int, f: int, p: int, g: int, dwell: float, guess: int, last: int) -> int:
+    """The first item at which a request may follow that of item k, or last + 1."""
+    gone = _at(ts, p, f) - ts[k, f] - _at(ts, p, g)
     low = max(p, k + 1)
-    q = min(max(guess, low), n + 1)
-    while q > low and gone + ts[q - 1, g] >= dwell:
+    q = min(max(guess, low), last + 1)
+    while q > low and gone + _at(ts, q - 1, g) >= dwell:
         q -= 1
-    while q <= n and gone + ts[q, g] < dwell:
+    while q <= last and gone + _at(ts, q, g) < dwell:
         q += 1
     return q
 
@@ -52,51 +57,49 @@ def _release(ts: Array, k: int, f: int, p: int, g: int, dwell: float, guess: int
 def lag_values(
     ts: Array,
     es: Array,
-    latency: Array,
+    wait: Array,
+    kind: States,
     dwell: float,
     can: NDArray[np.bool_],
     a: float,
     b: float,
-    end: int,
+    low: int,
+    high: int,
+    arrive: Ints,
+    release: Ints,
     value: Array,
     next_state: States,
     next_item: States,
 ) -> None:
-    """The cheapest walk from every node to the end at cost a mJ + b ns, and its first step.
+    """The cheapest walk from nodes ``low`` .. ``high`` - 1 to the end at a mJ + b ns.
 
-    ``next_state`` is the state asked for, or the node's own if none; ``next_item`` the next node's
-    item, n + 1 if the step ends within the dwell.
+    ``value`` is known from ``high`` on, and 0 at n. ``arrive`` (G, C) and ``release`` (G, G) carry
+    guesses from one call to the next. ``next_state`` is the state asked for, or the node's own if
+    none; ``next_item`` the next node's item, n + 1 if the step ends within the dwell.
     """
-    n, size = ts.shape[0] - 1, ts.shape[1]
-    arrive = np.full((size, size), n, dtype=np.int64)
-    release = np.full((size, size), n, dtype=np.int64)
-    for f in range(size):
-        value[n, f] = 0.0 if end < 0 or end == f else BIG
-    for k in range(n - 1, -1, -1):
+    n, size, kinds = ts.shape[0] - 1, ts.shape[1], wait.shape[1]
+    lead, place = np.empty(kinds), np.empty(kinds, dtype=np.int64)
+    for k in range(high - 1, low - 1, -1):
         for f in range(size):
             base = a * es[k, f] + b * ts[k, f]
             best = a * es[k + 1, f] + b * ts[k + 1, f] - base + value[k + 1, f]
             who, where = f, k + 1
             if can[k]:
+                for c in range(kinds):
+                    p = _arrival(ts, k, f, wait[f, c], arrive[f, c], n)
+                    arrive[f, c], place[c] = p, min(p, n)
+                    lead[c] = BIG if p >= n else a * es[p, f] + b * ts[p, f] - base
                 for g in range(size):
-                    if g == f:
+                    p = place[kind[f, g]]
+                    until = lead[kind[f, g]]
+                    # Free to leave g at once, a walk would cost no more than this.
+                    if g == f or until + value[p, g] >= best:
                         continue
-                    p = _arrival(ts, k, f, latency[f, g], arrive[f, g])
-                    arrive[f, g] = p
-                    if p >= n:
-                        continue
-                    q = _release(ts, k, f, p, g, dwell, release[f, g])
+                    q = _release(ts, k, f, p, g, dwell, release[f, g], n)
                     release[f, g] = q
-                    if q > n and end >= 0:
-                        continue
                     stop = min(q, n)
-                    cost = (
-                        a * (es[p, f] + es[stop, g] - es[p, g])
-                        + b * (ts[p, f] + ts[stop, g] - ts[p, g])
-                        - base
-                    )
-                    if q <= n:
-                        cost += value[q, g]
+                    cost = until + a * (es[stop, g] - es[p, g]) + b * (ts[stop, g] - ts[p, g])
+                    cost += value[stop, g]
                     if cost < best:
                         best, who, where = cost, g, q
             value[k, f], next_state[k, f], next_item[k, f] = best, who, where
@@ -106,7 +109,8 @@ def lag_values(
 def lag_walk(
     ts: Array,
     es: Array,
-    latency: Array,
+    wait: Array,
+    kind: States,
     k: int,
     f: int,
     next_state: States,
@@ -118,7 +122,7 @@ def lag_walk(
     t, e, m = 0.0, 0.0, 0
     while k < n:
         g, q = next_state[k, f], next_item[k, f]
-        p = k if g == f else _arrival(ts, k, f, latency[f, g], k)
+        p = k if g == f else _arrival(ts, k, f, wait[f, kind[f, g]], k, n)
         stop = min(q, n)
         t += ts[p, f] - ts[k, f] + ts[stop, g] - ts[p, g]
         e += es[p, f] - es[k, f] + es[stop, g] - es[p, g]
@@ -130,136 +134,88 @@ def lag_walk(
 
 
 @inner()
-def _more(array: Array) -> Array:
-    out = np.empty(2 * array.size, dtype=array.dtype)
-    for p in range(array.size):
-        out[p] = array[p]
-    return out
+def _put(
+    made: int, who: States, much: Array, k: int, f: int, q: int, g: int, t: float, e: float
+) -> int:
+    """Write an arc, if there is room; the number of arcs asked for so far."""
+    if made < who.shape[0]:
+        who[made, 0], who[made, 1], who[made, 2], who[made, 3] = k, f, q, g
+        much[made, 0], much[made, 1] = t, e
+    return made + 1
 
 
 @compiled()
-def lag_labels(
+def lag_arcs(
     ts: Array,
     es: Array,
-    latency: Array,
+    wait: Array,
+    kind: States,
     dwell: float,
     can: NDArray[np.bool_],
-    multipliers: Array,
+    a: float,
+    b: float,
+    low: int,
+    high: int,
     value: Array,
-    done: Array,
-    end: int,
-    budget: float,
-    gain: float,
-    cap: int,
-    most: int,
-    start_item: Ints,
-    start_state: Ints,
-    start_t: Array,
-    start_e: Array,
-    primal: bool,
-    best: Array,
-) -> tuple[Ints, Ints, Ints]:
-    """Search walks from the given labels to the end; see `labels` for what a label is.
+    forward: Array,
+    limit: float,
+    cyclic: bool,
+    made: int,
+    who: States,
+    much: Array,
+) -> int:
+    """Arcs out of items ``low`` .. ``high`` - 1 that lie on walks of cost up to ``limit``.
 
-    ``value`` is (J, n + 1, G) walks onward at each multiplier, the last one times in ns; ``done``
-    is (2, n + 1, G) ns and mJ of the first's walk. ``best`` holds the energy to beat, the label
-    that beats it, and the least bound of what a cap dropped. Returns parent, item and state of
-    every label made.
+    ``forward`` (n + 1, G) holds the least cost to each node, its starts on entry. Arcs are (item,
+    state, next item, next state), the next item in the next lap if it is n or more, and (ns, mJ).
+    Where the step does not repeat an arc ends at item n at the latest. Returns ``made`` and the new
+    ones, also those that there was no room for.
     """
-    n, size = ts.shape[0] - 1, ts.shape[1]
-    j_count = multipliers.size
-    head = np.full((n + 1) * size, -1, dtype=np.int64)
-    room = max(1024, 2 * start_t.size)
-    t, e = np.empty(room), np.empty(room)
-    parent, node = np.empty(room, dtype=np.int64), np.empty(room, dtype=np.int64)
-    after = np.empty(room, dtype=np.int64)
-    made = 0
-    for s in range(start_t.size):
-        t[made], e[made], parent[made] = start_t[s], start_e[s], -1
-        node[made] = start_item[s] * size + start_state[s]
-        after[made] = head[node[made]]
-        head[node[made]] = made
-        made += 1
-    for k in range(n + 1):
-        count, total = 0, 0
+    n, size, kinds = ts.shape[0] - 1, ts.shape[1], wait.shape[1]
+    last = 2 * n - 1 if cyclic else n
+    lead, place = np.empty(kinds), np.empty(kinds, dtype=np.int64)
+    for k in range(low, high):
         for f in range(size):
-            x = head[k * size + f]
-            while x >= 0:
-                total += 1
-                x = after[x]
-        if total == 0:
-            continue
-        kept, z = np.empty(total, dtype=np.int64), np.empty(total)
-        limit = best[0] * (1 - gain)
-        for f in range(size):
-            first = count
-            x = head[k * size + f]
-            while x >= 0:
-                low = -np.inf
-                for j in range(j_count):
-                    low = max(low, e[x] + value[j, k, f] - multipliers[j] * (budget - t[x]))
-                if t[x] + value[j_count, k, f] <= budget and low < limit:
-                    kept[count], z[count] = x, low
-                    count += 1
-                x = after[x]
-            if count - first > 1:
-                order = np.argsort(t[kept[first:count]])
-                old, old_z = kept[first:count].copy(), z[first:count].copy()
-                count, floor = first, np.inf
-                for r in order:
-                    if e[old[r]] < floor:
-                        floor = e[old[r]]
-                        kept[count], z[count] = old[r], old_z[r]
-                        count += 1
-        if primal:
-            for i in range(count):
-                x, f = kept[i], node[kept[i]] % size
-                if t[x] + done[0, k, f] <= budget and e[x] + done[1, k, f] < best[0]:
-                    best[0], best[1] = e[x] + done[1, k, f], x
-        if k == n:
-            if not primal:
-                for i in range(count):
-                    best[2] = min(best[2], e[kept[i]])
-            break
-        cut = np.inf
-        if count > cap or made > most:
-            ranked = np.sort(z[:count])
-            cut = ranked[0] if made > most else ranked[cap]
-            best[2] = min(best[2], cut)
-        for i in range(count):
-            if z[i] >= cut:
+            here = forward[k, f]
+            if here + value[k, f] > limit:
                 continue
-            x = kept[i]
-            f = node[x] % size
+            t, e = ts[k + 1, f] - ts[k, f], es[k + 1, f] - es[k, f]
+            open_next = not cyclic or k + 1 < n or forward[0, f] + value[0, f] <= limit
+            if here + a * e + b * t + value[k + 1, f] <= limit and open_next:
+                made = _put(made, who, much, k, f, k + 1, f, t, e)
+                forward[k + 1, f] = min(forward[k + 1, f], here + a * e + b * t)
+            if not can[k]:
+                continue
+            for c in range(kinds):
+                p = k
+                if wait[f, c] < BIG:
+                    p = _arrival(ts, k, f, wait[f, c], k if c == 0 else place[c - 1], last)
+                place[c] = p
+                end = min(p, n)
+                lead[c] = here + a * (es[end, f] - es[k, f]) + b * (ts[end, f] - ts[k, f])
             for g in range(size):
-                if g == f:
-                    q, p = k + 1, k
-                else:
-                    if not can[k]:
-                        continue
-                    p = _arrival(ts, k, f, latency[f, g], k)
-                    if p >= n:
-                        continue
-                    q = _release(ts, k, f, p, g, dwell, p)
-                    if q > n and end >= 0:
-                        continue
-                stop = min(q, n)
-                nt = t[x] + ts[p, f] - ts[k, f] + ts[stop, g] - ts[p, g]
-                ne = e[x] + es[p, f] - es[k, f] + es[stop, g] - es[p, g]
-                if nt + value[j_count, stop, g] > budget:
+                p = place[kind[f, g]]
+                until = lead[kind[f, g]]
+                if g == f or p > last or (p >= n and not cyclic):
                     continue
-                low = -np.inf
-                for j in range(j_count):
-                    low = max(low, ne + value[j, stop, g] - multipliers[j] * (budget - nt))
-                if low >= limit:
+                if until + (value[p, g] if p < n else 0.0) > limit:
                     continue
-                if made == t.size:
-                    t, e = _more(t), _more(e)
-                    parent, node, after = _more(parent), _more(node), _more(after)
-                # A dwell cut short by the end of the step ends the walk as any other does.
-                at = stop * size + g
-                t[made], e[made], parent[made], node[made] = nt, ne, x, at
-                after[made] = head[at]
-                head[at] = made
-                made += 1
-    return parent[:made], node[:made] // size, node[:made] % size
+                q = _release(ts, k, f, p, g, dwell, p, last)
+                # One lap holds two requests at least, and the next one's nodes are this one's.
+                barred = q - k >= n or (q >= n and forward[q - n, g] + value[q - n, g] > limit)
+                if cyclic and barred:
+                    continue
+                stop = q if cyclic else min(q, n)
+                t = _at(ts, p, f) - ts[k, f] + _at(ts, stop, g) - _at(ts, p, g)
+                e = _at(es, p, f) - es[k, f] + _at(es, stop, g) - _at(es, p, g)
+                if stop <= n:
+                    cost = here + a * e + b * t
+                    if cost + value[stop, g] > limit:
+                        continue
+                    forward[stop, g] = min(forward[stop, g], cost)
+                elif p < n:
+                    within = a * (es[n, g] - es[p, g]) + b * (ts[n, g] - ts[p, g])
+                    if until + within > limit:
+                        continue
+                made = _put(made, who, much, k, f, stop, g, t, e)
+    return made
