@@ -204,6 +204,8 @@ def open_hardware(
         DeviceBusyError: others compute on the GPU.
         DeviceError, KeeperError, WorkloadError: as they arise.
     """
+    import torch
+
     from ..tracer import workloads
     from ..tracer.gpu.select import open_gpu
     from .source import OpenedReplay, workload_for
@@ -219,7 +221,10 @@ def open_hardware(
                 "would be the step's own"
             )
         name, given = workload_for(schedule, options)
-        step = workloads.load(name, given).build(f"cuda:{_cuda_index(spec)}")
+        # Streams, events and collectives of PyTorch take the current device.
+        index = _cuda_index(spec)
+        stack.enter_context(torch.cuda.device(index))
+        step = workloads.load(name, given).build(f"cuda:{index}")
         scheduled = None if trace is None else sequence_of(trace.timeline, trace.signatures)
         match = match_schedule(
             schedule, observed_sequence(schedule, step), scheduled=scheduled,

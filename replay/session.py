@@ -209,7 +209,8 @@ class ReplaySession:
             return HostWriter(page, keeper, gpu if gpu.info.simulated else None)
         from .triggers.cuda_driver import CudaDriver
 
-        return StreamWriter(page, CudaDriver.load())
+        # The loop's current device may be another than the model's.
+        return StreamWriter(page, CudaDriver.load(), device=device.index)
 
     def _disarm(self) -> None:
         if self._keeper is not None:

@@ -9,8 +9,10 @@ beside a CPU step).
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 from ...tracer.clocks import ClockKeeper, TriggerPage
 from ...tracer.gpu.protocol import Gpu
@@ -68,18 +70,26 @@ class StreamWriter:
         page: the shared page; registered with CUDA until `close`,
             if nobody else had done so.
         driver: the CUDA driver library.
-        stream: gives the stream's handle at each write; PyTorch's current stream by default.
+        stream: gives the stream's handle at each write; by default PyTorch's current stream of
+            ``device``.
+        device: the GPU's number in CUDA; the current one if None.
 
     Raises:
         DeviceError: the driver refused to map the page.
     """
 
-    def __init__(self, page: TriggerPage, driver: CudaDriver, stream: Any = None) -> None:
+    def __init__(
+        self,
+        page: TriggerPage,
+        driver: CudaDriver,
+        stream: Callable[[], int] | None = None,
+        device: int | None = None,
+    ) -> None:
         self._driver, self._page = driver, page
-        self._stream = _current_stream if stream is None else stream
+        self._stream = partial(_current_stream, device) if stream is None else stream
         self._registered = driver.register_host_memory(page.address, page.size_bytes)
-        device = driver.device_pointer(page.address)
-        self.sequence_pointer = device + (page.sequence_address - page.address)
+        mapped = driver.device_pointer(page.address)
+        self.sequence_pointer = mapped + (page.sequence_address - page.address)
 
     def __enter__(self) -> Self:
         return self
@@ -136,10 +146,10 @@ class SideStreamWriter(StreamWriter):
         super().write(sequence)
 
 
-def _current_stream() -> int:
+def _current_stream(device: int | None) -> int:
     import torch
 
     # The raw handle, without making a Stream object at each of some hundred triggers a second.
-    device = torch.cuda.current_device()
-    handle: int = torch._C._cuda_getCurrentRawStream(device)
+    number = torch.cuda.current_device() if device is None else device
+    handle: int = torch._C._cuda_getCurrentRawStream(number)
     return handle

@@ -65,7 +65,11 @@ def schedule_for(loop: Loop, **step_options) -> Schedule:
     return schedule_of(recorded())
 
 
-def schedule_of(step: StepWork) -> Schedule:
+def schedule_of(
+    step: StepWork,
+    pairs: tuple[ClockPair, ClockPair, ClockPair] = (FORWARD, BACKWARD, UPDATE),
+    gpu: str | None = None,
+) -> Schedule:
     """One pair a phase, at the anchors of a recorded step."""
     import pandas as pd
 
@@ -74,13 +78,13 @@ def schedule_of(step: StepWork) -> Schedule:
     anchors = find_anchors(pd.DataFrame({"module": modules, "phase": phases}))
     rows: list[Segment] = []
     for kernel, anchor in enumerate(anchors):
-        pair = {"forward": FORWARD, "backward": BACKWARD}.get(phases[kernel], UPDATE)
+        pair = {"forward": pairs[0], "backward": pairs[1]}.get(phases[kernel], pairs[2])
         if rows and (rows[-1].pair == pair or anchor is None):
             rows[-1] = replace(rows[-1], end=kernel + 1)
         else:
             rows.append(Segment(kernel, kernel + 1, pair, kernel, anchor))
     ran = sequence_of_step(step)
-    made = schedule(rows, gpu={"name": open_gpu().info.name, "simulated": True})
+    made = schedule(rows, gpu={"name": gpu or open_gpu().info.name, "simulated": gpu is None})
     return replace(
         made,
         trace={"fingerprint": ran.fingerprint, "kernels": len(ran)},
