@@ -94,7 +94,44 @@ def solve_lag(problem: Problem, hold: Incumbent, deadline: Deadline, method: str
         # When the deadline strikes, what was found and proven until then stands.
         with suppress(OutOfTimeError):
             _close_gap(search, relaxed)
+    _ask_late(search)
     return hold.solution(deadline)
+
+
+def _ask_late(search: _Search) -> None:
+    """Move each request to the last item from which it is still in time.
+
+    The schedule stays the same. But a real clock changes the moment the latency is over, in the
+    middle of a kernel that is counted at the old pair: the later the request, the less of it.
+    """
+    track, hold = search.track, search.hold
+    assert hold.choice is not None and hold.requests is not None
+    item, pair = (part.copy() for part in hold.requests)
+    n, m = track.n, len(item)
+    if m < 1 + track.problem.cyclic:
+        return
+    state = np.searchsorted(track.pair, hold.choice)
+    own_ns = np.diff(track.ts, axis=0)[np.arange(n), state]
+    start = np.concatenate([[0.0], np.cumsum(np.concatenate([own_ns, own_ns]))])
+    asked = np.searchsorted(track.pair, pair)
+    for i in range(m - 1, -1, -1):
+        lands = int(item[i])
+        old = int(asked[i - 1]) if i or track.problem.cyclic else int(state[0])
+        while lands < 2 * n and state[lands % n] != asked[i]:
+            lands += 1
+        following = int(item[(i + 1) % m]) + (n if i == m - 1 else 0)
+        latest = start[lands] - track.latency[old, asked[i]]
+        if i < m - 1 or track.problem.cyclic:
+            latest = min(latest, start[following] - track.dwell)
+        # Not into the next lap, where the order of requests would be another.
+        last = min(int(np.searchsorted(start, latest, side="right")) - 1, lands, n - 1)
+        while last > item[i] and not track.can[last]:
+            last -= 1
+        item[i] = max(last, int(item[i]))
+    with suppress(ValueError):  # a tie at the last bit: the requests stay as they were found
+        first = int(hold.choice[0])
+        if np.array_equal(play_requests(track.problem, first, item, pair), hold.choice):
+            hold.requests = item, pair
 
 
 def _offer_single_pairs(search: _Search) -> None:
