@@ -143,5 +143,5 @@ def parse_fraction(text: str) -> float:
     except (InvalidOperation, ValueError):
         raise InputError(f"expected a percentage such as 0.6% (or 0.006), got {text!r}") from None
     if not 0 <= value <= 100:
-        raise InputError(f"expected a slowdown from 0% upward, got {text!r}")
+        raise InputError(f"expected a percentage from 0% upward, got {text!r}")
     return value

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 
-from ..data.errors import MismatchError
+from ..data.errors import InputError, MismatchError
 from ..data.schedule import Schedule, Segment
 from ..data.sequence import KernelSequence, unpack
 from ..data.units import ClockPair
@@ -76,6 +76,16 @@ def first_difference(scheduled: KernelSequence, running: KernelSequence) -> str 
     )
 
 
+def check_allowed_drift(share: float) -> None:
+    """Refuse what is no share; a comparison with NaN would allow everything.
+
+    Raises:
+        InputError: not between 0 and 1.
+    """
+    if not 0 <= share <= 1:
+        raise InputError(f"the allowed drift must lie between 0 and 100%, got {share:.4g}")
+
+
 def match_schedule(
     schedule: Schedule,
     running: KernelSequence,
@@ -92,8 +102,12 @@ def match_schedule(
         allow_drift: share of kernels that may differ, 0 to 1.
 
     Raises:
+        InputError: the allowed drift is no share.
         MismatchError: more differs than allowed; the first difference is named.
     """
+    check_allowed_drift(allow_drift)
+    if not len(running):
+        raise MismatchError("the step launches no kernel, so there is nothing to set clocks for")
     if running.fingerprint == schedule.trace["fingerprint"]:
         plan = plan_of(schedule)
         return Match(plan, plan, 1.0, 0.0, None)

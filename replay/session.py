@@ -34,7 +34,7 @@ from ..tracer.clocks import ClockEvent, ClockKeeper, Limits, LocalKeeper, Trigge
 from ..tracer.gpu.protocol import Gpu
 from ..tracer.gpu.select import open_gpu
 from .follower import FollowerState, StepFollower
-from .matching import Match
+from .matching import Match, check_allowed_drift
 from .plan import Plan, plan_of
 from .ranks import schedule_path
 from .run import check_gpu
@@ -76,6 +76,9 @@ class ReplaySession:
         idle_s: float,
         told_by_loop: bool,
     ) -> None:
+        check_allowed_drift(allow_drift)
+        if not idle_s > 0:
+            raise InputError(f"idle_s must be positive, got {idle_s!r}")
         self.schedule = schedule
         self.match: Match | None = None
         self.fault: ClockwrightError | None = None
@@ -367,7 +370,7 @@ def replay(
             are taken for these.
 
     Raises:
-        InputError: no such schedule, or it has no anchors to fire at.
+        InputError: no such schedule, it has no anchors to fire at, or an option makes no sense.
         MismatchError: the schedule is for another GPU or another model (from within the loop, at
             the end of the second step).
         DeviceError, KeeperError: on entering: the GPU or its keeper refused.

@@ -22,7 +22,7 @@ from ..data.trace import Trace
 from ..tracer.gpu.protocol import GpuInfo
 from ..tracer.gpu.simulated import SwitchBehaviour
 from ..tracer.work import StepWork
-from .matching import Match, match_schedule
+from .matching import Match, check_allowed_drift, match_schedule
 from .run import check_gpu
 from .simulated import StepPlayer, table_player
 from .verify import Player
@@ -57,6 +57,9 @@ class ReplayOptions:
     seed: int = 0
     triggers: str = "auto"
     switches: str = "own"
+
+    def __post_init__(self) -> None:
+        check_allowed_drift(self.allow_drift)
 
 
 @dataclass(frozen=True)

@@ -104,6 +104,8 @@ class Settings:
                 raise InputError(f"{name} must lie between 0 and 1, got {getattr(self, name)!r}")
         if not 0 < self.confidence < 1:
             raise InputError(f"confidence must lie between 0 and 1, got {self.confidence!r}")
+        if self.seed < 0:
+            raise InputError(f"the seed must be 0 or more, got {self.seed}")
         if self.block_ns < 1 or self.time_limit_ns < 1:
             raise InputError("block length and time limit must be positive")
         if self.max_rounds < LEAST_ROUNDS:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clockwright.data.errors import MismatchError
+from clockwright.data.errors import InputError, MismatchError
 from clockwright.data.units import GOVERNOR
 from clockwright.replay.matching import first_difference, match_schedule, scheduled_sequence
 from clockwright.replay.plan import plan_of
@@ -88,3 +88,16 @@ def test_a_played_segment_always_lies_on_its_own_kernels(scheduled, running):
     for start, end, pair in match.plan.segments:
         if pair != GOVERNOR:
             assert running[start:end] == pieces[pair]
+
+
+@pytest.mark.parametrize("share", [float("nan"), -0.1, 1.5])
+def test_what_is_no_share_of_the_kernels_allows_nothing(share):
+    made = schedule(segments((0, 2, A), (2, 4, B)))
+    with pytest.raises(InputError, match="between 0 and 100%"):
+        match_schedule(made, sequence(["other"]), allow_drift=share)
+
+
+def test_a_step_that_launches_nothing_is_refused_whatever_is_allowed():
+    made = schedule(segments((0, 2, A), (2, 4, B)))
+    with pytest.raises(MismatchError, match="launches no kernel"):
+        match_schedule(made, sequence([]), allow_drift=1.0)

@@ -275,3 +275,12 @@ def test_inference_counts_each_forward_as_a_step():
         assert gpu.locked() is None
     assert session.steps_played == 2
     assert GOVERNOR in [event.pair for event in session.events()]
+
+
+@pytest.mark.parametrize("options", [{"allow_drift": float("nan")}, {"idle_s": 0.0}])
+def test_options_that_make_no_sense_are_refused_at_once(options):
+    loop = Loop()
+    with pytest.raises(InputError, match="must"):
+        clockwright.replay(
+            schedule_for(loop), loop.model, loop.optimizer, gpu=open_gpu(), **options
+        )
