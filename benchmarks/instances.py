@@ -10,12 +10,14 @@ even slow switches can pay; otherwise each kernel's is drawn alone.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from clockwright.data.units import ClockPair
-from clockwright.optimizer import Problem, SwitchModel
+from clockwright.optimizer import Lag, Problem, SwitchModel
 
-__all__ = ["make_problem"]
+__all__ = ["lag_instance", "make_problem"]
 
 _LAYER_KERNELS = 90
 _DRIFT_KERNELS = 300
@@ -53,6 +55,24 @@ def make_problem(
         switch=switch,
         cyclic=cyclic,
     )
+
+
+def lag_instance(
+    kernels: int,
+    pairs: int,
+    *,
+    seed: int,
+    core_ns: float = 5e6,
+    mem_ns: float = 15e6,
+    min_dwell_ns: float = 20e6,
+    drift: bool = False,
+) -> Problem:
+    """A step whose switches lag: a core part and a memory part of the latency, and a dwell."""
+    problem = make_problem(kernels, pairs, Lag(0.0, min_dwell_ns), seed=seed, drift=drift)
+    core = np.array([pair.core_mhz for pair in problem.pairs])
+    mem = np.array([pair.mem_mhz for pair in problem.pairs])
+    latency_ns = core_ns * (core[:, None] != core) + mem_ns * (mem[:, None] != mem)
+    return replace(problem, switch=Lag(latency_ns, min_dwell_ns))
 
 
 def _roofline(
