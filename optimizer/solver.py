@@ -1,9 +1,10 @@
 """The way from a problem to a proven schedule.
 
 Stall and free switches: drop dominated cells, bound by the Lagrangian dual, splice its two paths,
-fix cells by reduced cost, close the rest with a labelling search under rising caps, and give what
-the caps leave open to an integer program. Each step is taken only if the gap is still over the
-tolerance and time is left. Lag has its own module with the same steps.
+then close the gap. Where switches cost, that is to fix cells by reduced cost and to search labels
+under rising caps; where they are free, a knapsack search. What the caps leave open goes to an
+integer program. Each step is taken only if the gap is still over the tolerance and time is left.
+Lag has its own module with the same steps.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from .fixing import Network, build_network
 from .ilp import Backend
 from .incumbent import Incumbent
 from .instance import Instance, build_instance
+from .knapsack import close_free
 from .labels import search_labels
 from .problem import Problem
 from .prune import prune
@@ -39,10 +41,10 @@ _BACKENDS: dict[str, Backend] = {
     "full-ilp-scip": "scip",
 }
 
-# Labels kept at one position; 0 is the integer program, which comes early where switches are free:
-# labels then meet in one place and tell little apart.
+# Labels kept at one position; 0 is the integer program, all that is left to try after a knapsack
+# search: without switches labels meet in one place and tell little apart.
 _CAPS = (300, 3_000, 0, 20_000)
-_CAPS_FREE = (300, 0, 3_000, 20_000)
+_CAPS_FREE = (0,)
 _MOST_ILP_CELLS = 4_000
 # The budget less the gaps is rounded, and so are running sums: bounds are proven for a budget
 # looser by this fraction, schedules are admitted by the certificate's exact sums alone.
@@ -130,9 +132,14 @@ def _close_gap(
     inst: Instance, hold: Incumbent, dual: Dual, budget_ns: float, deadline: Deadline
 ) -> None:
     """Fixing, labels under rising caps, and the integer program on what they leave open."""
+    free = inst.stall.worst == (0.0, 0.0)
+    if free:
+        close_free(inst, hold, dual.multiplier, budget_ns, deadline)
+        if hold.closed or deadline.passed:
+            return
     sweeper = Sweeper(inst, 1.0, dual.multiplier)
     turn = turn_at(sweeper)
-    for cap in _CAPS_FREE if inst.stall.worst == (0.0, 0.0) else _CAPS:
+    for cap in _CAPS_FREE if free else _CAPS:
         bound = _one_round(inst, hold, dual.multiplier, budget_ns, sweeper, turn, cap, deadline)
         hold.prove(bound * (1 - inst.n_blocks * 2.0**-50), "labels" if cap else "ilp")
         if hold.closed or deadline.passed:
