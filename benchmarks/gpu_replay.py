@@ -1,19 +1,18 @@
-"""Replay on a real GPU, read-only: what triggers cost, and whether verdicts on nothing say nothing.
+"""Replay on a real GPU, read-only: do verdicts on nothing say nothing, and does the path hold?
 
 Run on a machine with one NVIDIA GPU::
 
     CLOCKWRIGHT_READ_ONLY=1 python benchmarks/gpu_replay.py --out gpu_replay.json
 
 Sets no clock: the keeper is dry, so every request is made, followed and counted, and none reaches
-the driver. The step is one GPT-3-XL-width training step (4 layers, batch 4 x 2048). Four parts:
+the driver. The step is one GPT-3-XL-width training step (4 layers, batch 4 x 2048 unless said).
 
-* ``graph``: a captured CUDA graph with 20 triggers against the same graph without, interleaved.
-* ``eager``: the step with 20 triggers on module hooks against the step without.
 * ``nothing``: baseline against baseline, which must be called ``no difference``.
 * ``one_pair``: a schedule of one pair (the clocks of the moment) through matching, keeper,
   verification and report, as ``clockwright replay`` runs it.
 
-Prints one line a part and writes everything, block by block, as JSON.
+What triggers cost is measured by ``gpu_triggers.py``. Prints one line a part and writes everything,
+block by block, as JSON.
 """
 
 from __future__ import annotations
@@ -34,16 +33,14 @@ import torch
 from clockwright.data.report import BASELINE, SCHEDULE
 from clockwright.data.schedule import Anchor, Cost, Predicted, Proof, Schedule, Segment
 from clockwright.data.sequence import pack
-from clockwright.data.units import GOVERNOR, ClockPair
+from clockwright.data.units import GOVERNOR
 from clockwright.replay.energy_log import EnergyLog
 from clockwright.replay.hardware import HardwarePlayer, observed_sequence, open_hardware
-from clockwright.replay.plan import Plan, constant_plan, plan_segments
+from clockwright.replay.plan import Plan, constant_plan
 from clockwright.replay.run import run_replay
 from clockwright.replay.source import ReplayOptions
 from clockwright.replay.triggers.cuda_driver import CudaDriver
-from clockwright.replay.triggers.edges import EdgeHooks
-from clockwright.replay.triggers.graph import kernel_count, triggers_of
-from clockwright.replay.triggers.runners import EagerRunner, GraphRunner, Runner, number_arms
+from clockwright.replay.triggers.runners import GraphRunner, Runner, number_arms
 from clockwright.replay.triggers.writers import StreamWriter
 from clockwright.replay.verify import Arm, Settings, Verification, verify
 from clockwright.tracer import workloads
@@ -52,11 +49,8 @@ from clockwright.tracer.gpu.protocol import Gpu
 from clockwright.tracer.gpu.select import open_gpu
 from clockwright.tracer.workloads import Step
 
-SEGMENTS = 20
 TARGET = 0.001
 OPTIONS = {"layers": 4, "batch": 4, "sequence": 2048}
-# 20 switches a step of 37 ms are far over what a keeper allows; in dry mode none reaches a driver.
-DRY_KEEPER = ("--max-switches", "1000000")
 
 
 @dataclass
@@ -67,25 +61,16 @@ class Bench:
     spec: str
     step: Step
     settings: Settings
-    pairs: tuple[ClockPair, ClockPair]
-
-
-def pairs_of(gpu: Gpu) -> tuple[ClockPair, ClockPair]:
-    """Two listed pairs to take turns."""
-    listed = gpu.pairs()
-    return listed[0], listed[min(len(listed) - 1, 10)]
 
 
 @contextmanager
 def rig(
     bench: Bench, arms: list[Arm], make: Callable[[StreamWriter, CudaDriver], Runner]
-) -> Iterator[tuple[HardwarePlayer, Runner, StreamWriter, TriggerPage]]:
+) -> Iterator[HardwarePlayer]:
     """Keeper (dry), page, writer, runner and energy log for some arms."""
     with ExitStack() as stack:
         places, table = number_arms(arms)
-        keeper = stack.enter_context(
-            KeeperClient.start(bench.spec, dry=True, socket="private", options=DRY_KEEPER)
-        )
+        keeper = stack.enter_context(KeeperClient.start(bench.spec, dry=True, socket="private"))
         keeper.acquire(bench.gpu.info.uuid, table)
         page = stack.enter_context(TriggerPage.create())
         writer = stack.enter_context(StreamWriter(page, CudaDriver.load()))
@@ -96,8 +81,8 @@ def rig(
         runner.enter(places[BASELINE])
         step_ns = time_step(runner)
         log = stack.enter_context(EnergyLog(bench.gpu))
-        player = HardwarePlayer(bench.gpu, keeper, page, runner, places, log, step_ns, 0)
-        yield player, runner, writer, page
+        # No clock is set, so none has to settle.
+        yield HardwarePlayer(bench.gpu, keeper, page, runner, places, log, step_ns, settle_ns=0)
 
 
 def time_step(runner: Runner, steps: int = 10) -> int:
@@ -110,50 +95,6 @@ def time_step(runner: Runner, steps: int = 10) -> int:
         runner.run()
     torch.cuda.synchronize()
     return (time.monotonic_ns() - begin_ns) // steps
-
-
-def even_plan(kernels: int, pairs: tuple[ClockPair, ClockPair]) -> Plan:
-    """``SEGMENTS`` segments of equal length that take turns between two pairs."""
-    cuts = [kernels * number // SEGMENTS for number in range(SEGMENTS + 1)]
-    rows = [
-        Segment(cuts[number], cuts[number + 1], pairs[number % 2], cuts[number])
-        for number in range(SEGMENTS)
-    ]
-    return plan_segments(rows, kernels)
-
-
-def edges_in_order(step: Step) -> list[Anchor]:
-    """Edges of one step, in the order in which they fire."""
-    names = [name for name, _ in step.model.named_modules() if name.count(".") in (1, 2)]
-    kinds = ("forward_pre", "backward_pre")
-    fired: list[Anchor] = []
-    hooks = EdgeHooks(
-        step.model,
-        step.optimizer,
-        [(name, kind) for name in names for kind in kinds] + [("", "optimizer_pre")],
-        lambda module, edge: fired.append(Anchor(module, edge)),
-    )
-    step.run()
-    torch.cuda.synchronize()
-    hooks.remove()
-    # A module called twice would need occurrences; blocks are called once each way.
-    return list(dict.fromkeys(fired))
-
-
-def anchored_plan(step: Step, pairs: tuple[ClockPair, ClockPair]) -> Plan:
-    """As many segments as there are edges, at most ``SEGMENTS``, anchored."""
-    edges = edges_in_order(step)
-    missing = SEGMENTS - 1 - len(edges)
-    if missing > 0:
-        print(f"only {len(edges) + 1} segments: the model has {len(edges)} such edges")
-    share = max(1.0, len(edges) / (SEGMENTS - 1))
-    chosen = [edges[int(number * share)] for number in range(min(SEGMENTS - 1, len(edges)))]
-    anchors = [Anchor("", "step_start"), *chosen]
-    rows = [
-        Segment(number, number + 1, pairs[number % 2], number, anchor)
-        for number, anchor in enumerate(anchors)
-    ]
-    return plan_segments(rows, len(rows))
 
 
 def told(result: Verification) -> dict[str, Any]:
@@ -178,45 +119,6 @@ def compared(bench: Bench, player: HardwarePlayer, plan: Plan) -> Verification:
     return verify(player, arms, max_slowdown=TARGET, settings=bench.settings)
 
 
-def part_graph(bench: Bench) -> dict[str, Any]:
-    """Triggers as nodes of a captured graph."""
-    driver = CudaDriver.load()
-    probe = torch.cuda.CUDAGraph(keep_graph=True)
-    counter = GraphRunner(bench.step, None, driver)  # type: ignore[arg-type]
-    counter.warm()
-    with torch.cuda.graph(probe):
-        bench.step.run()
-    kernels = kernel_count(driver, probe.raw_cuda_graph())
-    plan = even_plan(kernels, bench.pairs)
-    arms = [Arm(BASELINE, constant_plan(GOVERNOR, kernels)), Arm(SCHEDULE, plan)]
-
-    def make(writer: StreamWriter, loaded: CudaDriver) -> Runner:
-        return GraphRunner(bench.step, writer, loaded)
-
-    with rig(bench, arms, make) as (player, runner, writer, _):
-        assert isinstance(runner, GraphRunner)
-        result = compared(bench, player, plan)
-        place = number_arms(arms)[0][SCHEDULE]
-        runner.enter(place)
-        found = triggers_of(driver, runner.raw_graph(), writer.sequence_pointer)
-    wanted = [(t.kernel, t.sequence + place.shift) for t in plan.triggers]
-    return {
-        **told(result),
-        "kernels": kernels,
-        "triggers": len(plan.triggers),
-        "placed_exactly": found == wanted,
-    }
-
-
-def part_eager(bench: Bench) -> dict[str, Any]:
-    """Triggers on module hooks."""
-    plan = anchored_plan(bench.step, bench.pairs)
-    arms = [Arm(BASELINE, constant_plan(GOVERNOR, plan.kernels)), Arm(SCHEDULE, plan)]
-    with rig(bench, arms, lambda writer, _: EagerRunner(bench.step, writer)) as (player, *_):
-        result = compared(bench, player, plan)
-    return {**told(result), "triggers": len(plan.triggers)}
-
-
 def part_nothing(bench: Bench) -> dict[str, Any]:
     """The baseline against itself, as a graph, so that the host's pace plays no part."""
     plan = constant_plan(GOVERNOR, 1)
@@ -225,7 +127,7 @@ def part_nothing(bench: Bench) -> dict[str, Any]:
     def make(writer: StreamWriter, driver: CudaDriver) -> Runner:
         return GraphRunner(bench.step, writer, driver)
 
-    with rig(bench, arms, make) as (player, *_):
+    with rig(bench, arms, make) as player:
         return told(compared(bench, player, plan))
 
 
@@ -278,10 +180,8 @@ def part_one_pair(bench: Bench) -> dict[str, Any]:
 
 
 PARTS = {
-    "nothing": part_nothing,
-    "eager": part_eager,
     "one_pair": part_one_pair,
-    "graph": part_graph,  # last: it makes the optimizer capturable
+    "nothing": part_nothing,  # last: its capture makes the optimizer capturable
 }
 
 
@@ -311,7 +211,7 @@ def main() -> int:
         max_rounds=chosen.rounds,
         time_limit_ns=int(chosen.minutes * 60e9),
     )
-    bench = Bench(gpu, chosen.gpu, step, settings, pairs_of(gpu))
+    bench = Bench(gpu, chosen.gpu, step, settings)
     document: dict[str, Any] = {
         "gpu": asdict(gpu.info),
         "torch": torch.__version__,
