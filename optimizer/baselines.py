@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from ..data.errors import InfeasibleError
 from ..data.schedule import Alternative
+from .capped import whole_step
 from .from_trace import Step
 from .pass_level import best_by_phase
 from .plan import played_cost, solve_step
@@ -117,22 +118,34 @@ def _best_single(step: Step, budget: float) -> Alternative:
     """The pair of least energy within the budget; else the fastest, marked as over it."""
     problem = step.problem
     time_ns, energy_mj = _single_pair_sums(step)
-    assert problem.allowed is not None
-    choosable = np.flatnonzero(problem.allowed)
-    for f in choosable[np.argsort(energy_mj[choosable], kind="stable")].tolist():
+    locked = np.array([not pair.is_governor for pair in problem.pairs])
+    lockable = np.flatnonzero(locked & np.isfinite(time_ns))
+    for f in lockable[np.argsort(energy_mj[lockable], kind="stable")].tolist():
         if step.relaxed is None and time_ns[f] > problem.budget_time_ns(budget) * (1 + 1e-9):
             continue
-        cost = played_cost(step, _constant(step, f))
+        cost = _locked_cost(step, f)
         if cost[0] <= problem.budget_time_ns(budget):
             return _entry(step, budget, BEST_SINGLE, cost, (str(problem.pairs[f]),))
-    fastest = int(choosable[np.argmin(time_ns[choosable])])
-    cost = played_cost(step, _constant(step, fastest))
+    fastest = int(lockable[np.argmin(time_ns[lockable])])
+    cost = _locked_cost(step, fastest)
     note = "no single pair is within the budget: this is the fastest"
     return _entry(step, budget, BEST_SINGLE, cost, (str(problem.pairs[fastest]),), note)
 
 
+def _locked_cost(step: Step, pair: int) -> tuple[float, float]:
+    """Exact (ns, mJ) of the step locked to a pair; as measured where the cap slows it there."""
+    if step.capped[pair]:
+        measured = whole_step(step.trace, int(step.columns[pair]))
+        if measured is not None:
+            return measured
+    return played_cost(step, _constant(step, pair))
+
+
 def _single_pair_sums(step: Step) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """(F,) ns and mJ of the whole step at each pair, in floating point, for ranking."""
+    """(F,) ns and mJ of the whole step at each pair, in floating point, for ranking.
+
+    Infinite at a capped pair whose whole step was not measured: its kernels' sum is no step's.
+    """
     problem = step.problem
     rows, size = problem.row, len(problem.time_ns)
     time_ns = np.bincount(rows, problem.time_scale, size) @ problem.time_ns
@@ -140,19 +153,29 @@ def _single_pair_sums(step: Step) -> tuple[NDArray[np.float64], NDArray[np.float
     if problem.gap_ns is not None and problem.idle_power_w is not None:
         time_ns = time_ns + problem.gap_ns.sum()
         energy_mj = energy_mj + problem.gap_ns.sum() * problem.idle_power_w * 1e-6
+    for f in np.flatnonzero(step.capped):
+        measured = whole_step(step.trace, int(step.columns[f]))
+        time_ns[f], energy_mj[f] = (np.inf, np.inf) if measured is None else measured
     return time_ns, energy_mj
 
 
 def single_pair_costs(step: Step) -> list[tuple[float, float]]:
     """Exact (ns, mJ) of the whole step at every pair that may be chosen."""
-    assert step.problem.allowed is not None
+    time_ns, _ = _single_pair_sums(step)
     return [
-        played_cost(step, _constant(step, int(f))) for f in np.flatnonzero(step.problem.allowed)
+        _locked_cost(step, f)
+        for f, pair in enumerate(step.problem.pairs)
+        if not pair.is_governor and np.isfinite(time_ns[f])
     ]
 
 
 def _pass_level(step: Step, budget: float) -> Alternative | None:
     phases = step.trace.timeline["phase"].astype(str).to_numpy()[step.layout.chain]
+    assert step.problem.allowed is not None
+    # A phase outlasts what the cap averages over, however quick the switches.
+    held = step.problem.allowed & ~step.capped
+    if held.any():
+        step = replace(step, problem=replace(step.problem, allowed=held))
     found = best_by_phase(step, phases, budget)
     if found is None:
         return None

@@ -23,6 +23,7 @@ from ..data.schedule import Anchor
 from ..data.trace import Trace
 from ..data.units import GOVERNOR, ClockPair, parse_pair
 from .anchors import find_anchors
+from .capped import capped_pairs, choosable, unheld_pairs
 from .problem import Problem
 from .streams import Layout, lay_out
 from .switch_model import Free, SwitchModel
@@ -50,6 +51,8 @@ class Step:
         n: (S, F) measurements behind each cell; NaN where unknown.
         scales: (N,) factors of each timeline row, on time and on energy, launches included.
         anchors: the anchor of each timeline row.
+        capped: (F,) pairs at which the power cap slowed the step as a whole.
+        unheld: (F,) pairs whose cells were measured under the cap; never chosen.
         notes: what a reader should know.
     """
 
@@ -65,12 +68,19 @@ class Step:
     scales: tuple[Array, Array]
     anchors: tuple[Anchor | None, ...] | None
     tables: tuple[Array, Array]
+    capped: NDArray[np.bool_]
+    unheld: NDArray[np.bool_]
     notes: tuple[str, ...]
 
     def with_switch(self, switch: SwitchModel) -> Step:
-        """The same step under another switch model."""
-        relaxed = None if self.relaxed is None else replace(self.relaxed, switch=switch)
-        return replace(self, problem=replace(self.problem, switch=switch), relaxed=relaxed)
+        """The same step under another switch model, which may bar capped pairs."""
+        governor = np.array([pair.is_governor for pair in self.problem.pairs])
+        allowed = choosable(governor, self.capped, self.unheld, switch)
+        problem = replace(self.problem, switch=switch, allowed=allowed)
+        relaxed = self.relaxed
+        if relaxed is not None:
+            relaxed = replace(relaxed, switch=switch, allowed=allowed)
+        return replace(self, problem=problem, relaxed=relaxed)
 
     def with_tables(self, time_ns: Array, energy_mj: Array) -> Step:
         """The same step with other (S, F) cells; the baseline follows them if it has cells."""
@@ -162,6 +172,8 @@ def from_trace(
         scales=scales,
         anchors=found,
         tables=tables,
+        capped=capped_pairs(trace, columns),
+        unheld=unheld_pairs(trace, used, columns),
         notes=(),
     )
     problem, relaxed = _problems(step, *tables)
@@ -171,7 +183,18 @@ def from_trace(
             f"kernels overlap on several streams: the step is laid out as {len(layout.chain)} "
             f"slices of {len(trace.timeline)} kernels, and its makespan is held to the budget"
         )
-    return replace(step, problem=problem, relaxed=relaxed, notes=tuple(notes))
+    if step.capped.any():
+        notes.append(
+            f"the power cap slows the step at {step.capped.sum()} of {len(pairs)} clock pairs, "
+            f"such as {pairs[int(np.argmax(step.capped))]}: "
+            + (
+                "their kernels were measured under it, so they are left out"
+                if step.unheld.any()
+                else "they are chosen only where switches take under 1 ms"
+            )
+        )
+    made = replace(step, problem=problem, relaxed=relaxed, notes=tuple(notes))
+    return made.with_switch(problem.switch)
 
 
 def _integers(trace: Trace, column: str) -> Ints:

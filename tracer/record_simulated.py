@@ -1,10 +1,18 @@
 """Record a step on a simulated GPU as it would be recorded on a real one.
 
 At the governor and at every pair of the sweep the whole step is played several times: its kernels'
-durations come from those timelines, as they run beside their neighbours. Energies come from loops
-of each kernel alone (mean power of the loop times the duration within the step), and are then
+durations come from those timelines, as they run beside their neighbours. Energies come from bursts
+of each kernel alone (mean power of the burst times the duration within the step), and are then
 scaled, pair by pair, so that kernels and idle gaps add up to the energy of the whole step. Every
 number is simulated and says so.
+
+Where the power cap takes the clock down, the whole step does not run at the pair that is locked,
+and what its kernels show there is no kernel's own: among kernels that draw less they would run at
+the full clock. So at such a pair the step is played once more with rests between its kernels, long
+enough that the cap stays away, and the cells come from that; the row of the pair in ``pairs`` keeps
+the step as it ran, capped. Between the highest clock that held and the lowest that did not, the
+driver's other clocks are visited too. Energies are those at the baseline's temperature: the growth
+of power with heat is measured at two pairs, and each pair's energy is brought there by it.
 
 Left out: streams (a captured step is one sequence), and dropped launches (a simulation has none).
 """
@@ -12,7 +20,6 @@ Left out: streams (a captured step is one sequence), and dropped launches (a sim
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,33 +31,22 @@ from ..data.errors import InputError
 from ..data.trace import Baseline, Trace
 from ..data.units import GOVERNOR, ClockPair
 from .gpu.simulated import SimulatedGpu, SimulatedRun
+from .like_conditions import (
+    governor_power,
+    measure_heat_slope,
+    pairs_at_the_cap,
+    rested,
+    warm_up,
+)
+from .simulated_runs import AtPair, run_at, works_of
 from .work import StepWork
 
 __all__ = ["record_simulated"]
 
 Floats = npt.NDArray[np.float64]
 
-# Steps run this long before any is measured: clocks, power cap and temperature settle under load,
-# not while idle. Short steps after a rest would show more power than the cap lets a training hold.
-_SETTLE_NS = 2_000_000_000
-_WARM_STEPS = 2
 # The clock keeper allows 50 switches a second, here as on real hardware.
 _LEAST_DWELL_NS = 20_000_000
-
-
-@dataclass(frozen=True)
-class _AtPair:
-    """What one pair's runs gave: per-signature means over R runs, and the whole step."""
-
-    duration_ns: Floats  # (R, S)
-    gap_ns: float
-    step_time_ns: Floats  # (R,)
-    step_energy_mj: Floats  # (R,)
-    core_mhz: float
-    throttle_reasons: int
-    temperature_c: float
-    idle_power_w: float
-    last: SimulatedRun
 
 
 def record_simulated(
@@ -75,16 +71,36 @@ def record_simulated(
     """
     if repeats < 2:
         raise InputError(f"repeats must be at least 2, to know a spread; got {repeats}")
+    warm_up(step, gpu)
     visit = [GOVERNOR, *dict.fromkeys(gpu.sweep_pairs() if pairs is None else pairs)]
-    seen = []
-    for done, pair in enumerate(visit):
-        seen.append(_run_at(step, gpu, pair, repeats))
+    seen: list[AtPair] = []
+    while len(seen) < len(visit):
+        seen.append(run_at(step, gpu, visit[len(seen)], repeats))
+        if len(seen) == len(visit) and pairs is None:
+            visit += [pair for pair in pairs_at_the_cap(gpu, visit, seen) if pair not in visit]
         if on_pair is not None:
-            on_pair(done + 1, len(visit))
-    gpu.release()
-    loop_time, loop_energy = gpu.measure_table(step.works, visit, windows=repeats)
-    profile = _profile(step, visit, seen, loop_energy / loop_time)
+            on_pair(len(seen), len(visit))
     base = seen[0]
+    warm_c = base.temperature_c
+    loop_time, loop_energy = gpu.measure_table(
+        step.works, visit[1:], windows=repeats, bursts=True, temperature_c=warm_c
+    )
+    power = loop_energy / loop_time
+    cells = [
+        rested(step, gpu, pair, at, power[:, :, k]) if at.capped else at
+        for k, (pair, at) in enumerate(zip(visit[1:], seen[1:], strict=True))
+    ]
+    slope = measure_heat_slope(step, gpu, visit, seen)
+    gpu.release()
+    if slope is not None:
+        cells = [slope.at_temperature(at, warm_c) for at in cells]
+        seen = [at if at.capped else slope.at_temperature(at, warm_c) for at in seen]
+    at_governor = governor_power(step, visit[1:], base.last, power)
+    if at_governor is None:  # no locked clock to lean on: its own loops, capped as they are
+        loop_time, loop_energy = gpu.measure_table(step.works, [GOVERNOR], windows=repeats)
+        at_governor = (loop_energy / loop_time)[:, :, 0]
+    power = np.concatenate([at_governor[:, :, None], power], axis=2)
+    profile = _profile(step, [base, *cells], power)
     return Trace(
         gpu=_identity(gpu),
         workload={"name": step.workload, "options": dict(step.options)},
@@ -103,44 +119,11 @@ def record_simulated(
     ).checked()
 
 
-def _run_at(step: StepWork, gpu: SimulatedGpu, pair: ClockPair, repeats: int) -> _AtPair:
-    if pair.is_governor:
-        gpu.release()
-    else:
-        gpu.lock(pair)
-    settled_ns = gpu.now_ns() + _SETTLE_NS
-    warm = 0
-    while warm < _WARM_STEPS or gpu.now_ns() < settled_ns:
-        gpu.run(step)
-        warm += 1
-    runs = [gpu.run(step) for _ in range(repeats)]
-    work = np.fromiter((item.work for item in step.items), np.int64, len(step.items))
-    count = np.bincount(work, minlength=len(step.works))
-    duration = np.stack(
-        [np.bincount(work, run.duration_ns, minlength=len(step.works)) / count for run in runs]
-    )
-    busy = np.array([run.duration_ns.sum() for run in runs])
-    time_ns = np.array([run.time_ns for run in runs], dtype=float)
-    return _AtPair(
-        duration_ns=duration,
-        gap_ns=float((time_ns - busy).mean()),
-        step_time_ns=time_ns,
-        step_energy_mj=np.array([run.energy_mj for run in runs]),
-        core_mhz=float(np.average(runs[-1].core_mhz, weights=np.maximum(runs[-1].duration_ns, 1))),
-        throttle_reasons=int(np.bitwise_or.reduce(runs[-1].throttle_reasons)),
-        temperature_c=runs[-1].mean_temperature_c,
-        idle_power_w=gpu.idle_power_w(pair),
-        last=runs[-1],
-    )
-
-
-def _profile(
-    step: StepWork, visit: Sequence[ClockPair], seen: Sequence[_AtPair], loop_power: Floats
-) -> pd.DataFrame:
+def _profile(step: StepWork, cells: Sequence[AtPair], loop_power: Floats) -> pd.DataFrame:
     """Cells of every signature and pair; ``loop_power`` is (R, S, F) in mJ per ns."""
-    count = np.bincount([item.work for item in step.items], minlength=len(step.works))
+    count = np.bincount(works_of(step), minlength=len(step.works))
     frames = []
-    for number, at in enumerate(seen):
+    for number, at in enumerate(cells):
         repeats = len(at.duration_ns)
         duration = at.duration_ns.mean(axis=0)
         power = loop_power[:, :, number]
@@ -206,7 +189,7 @@ def _signatures(step: StepWork) -> pd.DataFrame:
     )
 
 
-def _pairs(visit: Sequence[ClockPair], seen: Sequence[_AtPair], repeats: int) -> pd.DataFrame:
+def _pairs(visit: Sequence[ClockPair], seen: Sequence[AtPair], repeats: int) -> pd.DataFrame:
     return tables.PAIRS.frame(
         {
             "pair": np.arange(len(visit)),

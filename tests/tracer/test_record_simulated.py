@@ -6,7 +6,7 @@ import pytest
 from clockwright.data import trace as trace_file
 from clockwright.data.errors import InputError
 from clockwright.data.units import GOVERNOR, ClockPair
-from clockwright.tracer.gpu.simulated import open_simulated
+from clockwright.tracer.gpu.simulated import Noise, open_simulated
 from clockwright.tracer.record_simulated import record_simulated
 from clockwright.tracer.work import KernelWork, StepItem, StepWork
 
@@ -87,3 +87,23 @@ def test_clocks_are_given_back(step):
 def test_one_run_has_no_spread_and_is_refused(step):
     with pytest.raises(InputError, match="at least 2"):
         record_simulated(step, open_simulated("rtx3080ti"), repeats=1)
+
+
+def test_between_held_and_capped_clocks_the_drivers_own_are_visited(step):
+    trace = record_simulated(step, open_simulated("rtx3080ti", seed=3), repeats=2)
+    pairs = trace.pairs[trace.pairs["mem_mhz"] == 9501].dropna(subset=["core_mhz"])
+    capped = (pairs["throttle_reasons"] & 4) != 0
+    assert capped.any()
+    highest_held = int(pairs[~capped]["core_mhz"].max())
+    lowest_cut = int(pairs[capped]["core_mhz"].min())
+    assert lowest_cut - highest_held == 15  # the driver's step: nothing lies between
+
+
+def test_energies_are_those_at_the_baselines_temperature(step):
+    """A sweep visited in another order, so at other temperatures, says the same."""
+    cool = [*(ClockPair(core, 9501) for core in range(210, 390, 15)), *PAIRS]
+    ahead = record_simulated(step, open_simulated("rtx3080ti", noise=Noise.none()), pairs=PAIRS)
+    after = record_simulated(step, open_simulated("rtx3080ti", noise=Noise.none()), pairs=cool)
+    one, other = ahead.pairs.iloc[1], after.pairs.iloc[13]
+    assert one["temperature_c"] - other["temperature_c"] > 3
+    assert other["step_energy_mj"] == pytest.approx(one["step_energy_mj"], rel=2e-3)

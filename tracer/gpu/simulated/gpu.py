@@ -136,17 +136,25 @@ class SimulatedGpu(VirtualGpu):
         return self._truth(build_tables(terms, self.spec), pairs, None)
 
     def measure_table(
-        self, works: Sequence[KernelWork], pairs: Sequence[ClockPair], *, windows: int = 5
+        self,
+        works: Sequence[KernelWork],
+        pairs: Sequence[ClockPair],
+        *,
+        windows: int = 5,
+        bursts: bool = False,
+        temperature_c: float | None = None,
     ) -> tuple[Floats, Floats]:
         """What a sweep would measure: `truth_table` with the scatter of whole windows.
 
         A window is long enough (thousands of launches) that single launches average out, so each
-        cell carries the run-to-run scatter alone.
+        cell carries the run-to-run scatter alone. ``bursts`` are loops cut short by rests, so that
+        the power cap takes no clock away; their temperature is the step's, ``temperature_c``.
 
         Returns:
             time_ns and energy_mj, (windows, S, F) float64.
         """
-        time_ns, energy_mj, _ = self.truth_table(works, pairs)
+        tables = self._tables_of(tuple(works))
+        time_ns, energy_mj, _ = self._truth(tables, pairs, temperature_c, capped=not bursts)
         shape = (windows, *time_ns.shape)
         slower = 1.0 + self._noise.run_time * self._rng_run.standard_normal(shape)
         hotter = 1.0 + self._noise.run_power * self._rng_run.standard_normal(shape)
@@ -157,7 +165,7 @@ class SimulatedGpu(VirtualGpu):
         step: StepWork,
         *,
         requests: Mapping[int, ClockPair] | None = None,
-        gap_ns: float | None = None,
+        gap_ns: float | Floats | None = None,
     ) -> SimulatedRun:
         """Play one step's items in order, one after the other, with noise.
 
@@ -168,7 +176,8 @@ class SimulatedGpu(VirtualGpu):
             step: works and items.
             requests: item before which a trigger fires -> pair asked for. With ``stall`` that item
                 already runs at the pair; with ``lag`` it takes hold later, perhaps in a later run.
-            gap_ns: idle time before each item; the specification's by default.
+            gap_ns: idle time before each item, one for all or (K,); the specification's by
+                default.
 
         Raises:
             InputError: an item out of range or an unsupported pair.
@@ -177,7 +186,7 @@ class SimulatedGpu(VirtualGpu):
         tables = self._tables_of(step.works)
         work = np.fromiter((item.work for item in step.items), np.int64, len(step.items))
         gap = self.spec.rates.gap_ns if gap_ns is None else gap_ns
-        gaps = np.full(len(work), float(gap))
+        gaps = np.broadcast_to(np.asarray(gap, dtype=np.float64), len(work)).copy()
         return self._play(tables.time_ns, tables.power_w, work, gaps, None, requests)
 
     def run_table(
@@ -273,16 +282,22 @@ class SimulatedGpu(VirtualGpu):
         return tables
 
     def _truth(
-        self, tables: ClockTables, pairs: Sequence[ClockPair], temperature_c: float | None
+        self,
+        tables: ClockTables,
+        pairs: Sequence[ClockPair],
+        temperature_c: float | None,
+        *,
+        capped: bool = True,
     ) -> tuple[Floats, Floats, Ints]:
         warm_c = 0.0 if temperature_c is None else temperature_c - self.spec.thermal.reference_c
         power_w = tables.power_w + (self._axes.leak_w_per_c * warm_c)[None, :, None]
-        cap_w = float(self._axes.settings[at.CAP_W])
-        highest = highest_core_index(power_w, self.spec, cap_w)
+        highest = highest_core_index(power_w, self.spec, float(self._axes.settings[at.CAP_W]))
         indexes = [self._index(pair) for pair in pairs]
         core = np.array([index[0] for index in indexes], dtype=np.int64)
         mem = np.array([index[1] for index in indexes], dtype=np.int64)
-        running = np.minimum(core[None, :], highest[:, mem])
+        running = np.broadcast_to(core[None, :], (len(power_w), len(core)))
+        if capped:
+            running = np.minimum(running, highest[:, mem])
         row = np.arange(len(power_w))[:, None]
         time_ns = tables.time_ns[row, running, mem[None, :]]
         energy_mj = time_ns * power_w[row, running, mem[None, :]] * 1e-6
