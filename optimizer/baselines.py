@@ -19,6 +19,7 @@ from .capped import whole_step
 from .from_trace import Step
 from .pass_level import best_by_phase
 from .plan import played_cost, solve_step
+from .scatter import LatencySpread
 from .switch_model import Free
 
 __all__ = ["BEST_SINGLE", "FREE", "PASS_LEVEL", "compare", "recommend", "single_pair_costs"]
@@ -30,16 +31,19 @@ LEAST_GAIN = 0.001
 """A saving under 0.1% of the energy is not worth another mode of running the GPU."""
 
 
-def compare(step: Step, budget: float, *, time_limit_s: float = 10.0) -> tuple[Alternative, ...]:
+def compare(
+    step: Step, budget: float, *, time_limit_s: float = 10.0, spread: LatencySpread | None = None
+) -> tuple[Alternative, ...]:
     """All baselines of a step under a budget.
 
     Args:
         step: from `from_trace`.
         budget: slowdown allowed, a fraction.
         time_limit_s: wall time for the free-switch solve.
+        spread: how latencies scatter under lag; None where not known.
     """
     entries = [_baseline(step), *_governor(step, budget), _best_single(step, budget)]
-    by_phase = _pass_level(step, budget)
+    by_phase = _pass_level(step, budget, spread)
     if by_phase is not None:
         entries.append(by_phase)
     entries += _power_caps(step, budget)
@@ -169,14 +173,14 @@ def single_pair_costs(step: Step) -> list[tuple[float, float]]:
     ]
 
 
-def _pass_level(step: Step, budget: float) -> Alternative | None:
+def _pass_level(step: Step, budget: float, spread: LatencySpread | None) -> Alternative | None:
     phases = step.trace.timeline["phase"].astype(str).to_numpy()[step.layout.chain]
     assert step.problem.allowed is not None
     # A phase outlasts what the cap averages over, however quick the switches.
     held = step.problem.allowed & ~step.capped
     if held.any():
         step = replace(step, problem=replace(step.problem, allowed=held))
-    found = best_by_phase(step, phases, budget)
+    found = best_by_phase(step, phases, budget, spread)
     if found is None:
         return None
     pairs = tuple(

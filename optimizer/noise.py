@@ -80,6 +80,17 @@ class NoiseResult:
     seed: int
     notes: tuple[str, ...] = ()
 
+    def shifted(self, slowdown: float, saving: float) -> NoiseResult:
+        """The same result where something known comes on top of both estimates."""
+        return replace(
+            self,
+            slowdown=self.slowdown + slowdown,
+            saving=self.saving + saving,
+            slowdown_interval=_moved(self.slowdown_interval, slowdown),
+            saving_interval=_moved(self.saving_interval, saving),
+            slowdown_limit=self.slowdown_limit + slowdown,
+        )
+
     def to_json(self) -> dict[str, Any]:
         """For the schedule file's ``extra``."""
         return {
@@ -92,6 +103,10 @@ class NoiseResult:
             "tried": [list(pair) for pair in self.tried],
             "seed": self.seed,
         }
+
+
+def _moved(interval: tuple[float, float], by: float) -> tuple[float, float]:
+    return interval[0] + by, interval[1] + by
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from .certificate import LAG_SLACK_NS, play_requests
 from .from_trace import Step
 from .plan import played_cost
 from .problem import Problem
+from .scatter import LatencySpread, play_scattered
 from .switch_model import ConstantStall, Lag, MatrixStall, TwoPartStall
 
 __all__ = ["ByPhase", "best_by_phase"]
@@ -27,6 +28,7 @@ __all__ = ["ByPhase", "best_by_phase"]
 Array = NDArray[np.float64]
 _MOST_COMBINATIONS = 5_000_000
 _PLAYED, _PLAYED_UNDER_LAG = 40, 400
+_SCATTERED = 60
 
 
 @dataclass(frozen=True)
@@ -48,13 +50,19 @@ class _Sums:
     follows: Array
 
 
-def best_by_phase(step: Step, phases: NDArray[np.object_], budget: float) -> ByPhase | None:
+def best_by_phase(
+    step: Step,
+    phases: NDArray[np.object_],
+    budget: float,
+    spread: LatencySpread | None = None,
+) -> ByPhase | None:
     """The best single pair for each phase within the budget; None if there is none.
 
     Args:
         step: the step.
         phases: (K,) the phase of each item.
         budget: slowdown allowed, a fraction.
+        spread: how latencies scatter under lag; costs are then means over it.
     """
     names, index = np.unique(phases.astype(str), return_inverse=True)
     sums = _sum_phases(step, index, len(names))
@@ -68,15 +76,20 @@ def best_by_phase(step: Step, phases: NDArray[np.object_], budget: float) -> ByP
     most = _PLAYED_UNDER_LAG if isinstance(step.problem.switch, Lag) else _PLAYED
     for combination in chain(_ranked(step, sums, kept, limit_ns, most), single):
         choice = combination[index].astype(np.int32)
-        cost = _cost(step, choice)
+        cost = _cost(step, choice, spread, limit_ns)
         if cost is not None and cost[0] <= limit_ns:
             pairs = {name: int(pair) for name, pair in zip(names, combination, strict=True)}
             return ByPhase(pairs, cost, note)
     return None
 
 
-def _cost(step: Step, choice: NDArray[np.int32]) -> tuple[float, float] | None:
-    """Exact cost of a choice; under lag of what requests, made in good time, make of it."""
+def _cost(
+    step: Step, choice: NDArray[np.int32], spread: LatencySpread | None, limit_ns: float
+) -> tuple[float, float] | None:
+    """Exact cost of a choice; under lag of what requests, made in good time, make of it.
+
+    Where latencies scatter, a choice within the limit as planned is costed by its mean.
+    """
     switch = step.problem.switch
     if not isinstance(switch, Lag):
         return played_cost(step, choice)
@@ -86,7 +99,11 @@ def _cost(step: Step, choice: NDArray[np.int32]) -> tuple[float, float] | None:
         played = play_requests(problem, int(choice[0]), items, pairs)
     except ValueError:
         return None  # a phase is shorter than the latency or the dwell
-    return played_cost(step, played)
+    cost = played_cost(step, played)
+    if spread is None or step.relaxed is not None or cost[0] > limit_ns:
+        return cost
+    scatter = play_scattered(problem, played, (items, pairs), spread, samples=_SCATTERED)
+    return scatter.time_ns, scatter.energy_mj
 
 
 def _requests(

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from ..data.errors import FormatError, InputError
 from ..data.tables import SWITCHES
 from ..data.units import ClockPair, parse_duration_ns
+from .scatter import LatencySpread, spread_of_table
 from .switch_model import ConstantStall, Free, Lag, MatrixStall, SwitchModel, TwoPartStall
 
 __all__ = ["SwitchChoice", "choose_switches", "read_switch_table"]
@@ -42,11 +43,13 @@ class SwitchChoice:
         model: what the solver charges.
         described: for the schedule's ``switch_model``: semantic, source, costs.
         notes: what a reader should know.
+        spread: how latencies scatter under lag; None where not known.
     """
 
     model: SwitchModel
     described: dict[str, Any]
     notes: tuple[str, ...] = ()
+    spread: LatencySpread | None = None
 
 
 @dataclass(frozen=True)
@@ -239,7 +242,11 @@ def _from_table(table: pd.DataFrame, source: str, device: _Device, dwell: int) -
         described["min_dwell_ns"] = dwell
         first = float(filled[~np.eye(len(filled), dtype=bool)][0]) if len(filled) > 1 else 0.0
         constant = bool(np.all(filled[~np.eye(len(filled), dtype=bool)] == first))
-        return SwitchChoice(Lag(first if constant else filled, float(dwell)), described, notes)
+        spread = spread_of_table(table)
+        if spread is not None:
+            described["latency_over_median"] = spread.to_json()
+        model = Lag(first if constant else filled, float(dwell))
+        return SwitchChoice(model, described, notes, spread)
     if np.isnan(energy).any():
         power_w, more = _stall_power_w(device)
         described["stall_power_w"] = power_w
@@ -283,8 +290,10 @@ def _fill(
         distance, index = tree.query(places)
         return np.asarray(cells[index]), np.asarray(distance)
 
+    unlocked = np.isnan(core)
+    never = unlocked[old] | unlocked[new]  # the governor is never switched to or from
     for change in ((True, False), (False, True), (True, True)):
-        rows = _changes(wanted, change)
+        rows = _changes(wanted, change) & ~never
         if not rows.any():
             continue
         if change == (True, True) and change not in trees:
@@ -292,6 +301,8 @@ def _fill(
             continue
         filled[rows], distance = nearest(change, rows)
         exact[rows] = distance < 1e-9
+    filled[never & (old != new)] = filled.max(initial=0.0)
+    exact[never] = True
     off = old != new
     return filled.reshape(size, size), exact[off] if off.any() else np.ones(1, dtype=bool)
 

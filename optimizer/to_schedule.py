@@ -12,6 +12,7 @@ from ..data.schedule import Alternative, Cost, Predicted, Proof, Schedule, Segme
 from ..data.sequence import pack, sequence_of
 from .from_trace import Step
 from .noise import NoiseResult
+from .scatter import Scatter
 from .solution import Solution
 from .switch_model import Lag
 from .switch_source import SwitchChoice
@@ -28,6 +29,7 @@ def make_schedule(
     *,
     recommendation: str = "schedule",
     noise: NoiseResult | None = None,
+    scatter: Scatter | None = None,
     extra: Mapping[str, Any] | None = None,
 ) -> Schedule:
     """The schedule of a solved step.
@@ -40,12 +42,15 @@ def make_schedule(
         alternatives: the baselines.
         recommendation: from `baselines.recommend`.
         noise: what the spread of the cells lets one claim; None where there is no spread.
+        scatter: what scattering latencies add to it; None where they are not known to.
         extra: more for the file's ``extra``.
     """
     trace, problem = step.trace, step.problem
     more: dict[str, Any] = {"sequence": pack(sequence_of(trace.timeline, trace.signatures))}
     if noise is not None:
         more["noise"] = noise.to_json()
+    if scatter is not None:
+        more["scatter"] = scatter.to_json()
     notes = [*step.notes, *switches.notes, *(noise.notes if noise else ())]
     return Schedule(
         gpu=dict(trace.gpu),
@@ -61,14 +66,7 @@ def make_schedule(
         segments=segments_of(step, solution),
         baseline=Cost(problem.baseline_time_ns, problem.baseline_energy_mj),
         baseline_pair=problem.baseline_pair,
-        predicted=Predicted(
-            solution.time_ns,
-            solution.energy_mj,
-            solution.slowdown,
-            solution.saving,
-            None if noise is None else noise.slowdown_interval,
-            None if noise is None else noise.saving_interval,
-        ),
+        predicted=_predicted(step, solution, noise, scatter),
         proof=Proof(
             solution.lower_bound_mj,
             solution.gap,
@@ -82,6 +80,23 @@ def make_schedule(
         notes=tuple(dict.fromkeys(notes)),
         created_by=f"clockwright {__version__}",
         extra={**more, **(extra or {})},
+    )
+
+
+def _predicted(
+    step: Step, solution: Solution, noise: NoiseResult | None, scatter: Scatter | None
+) -> Predicted:
+    """The solver's sums, and what scatter adds (``noise`` holds it already)."""
+    base_ns, base_mj = step.problem.baseline_time_ns, step.problem.baseline_energy_mj
+    more_ns, more_mj = (0.0, 0.0) if scatter is None else (scatter.more_ns, scatter.more_mj)
+    late, lost = more_ns / base_ns, more_mj / base_mj
+    return Predicted(
+        solution.time_ns + more_ns,
+        solution.energy_mj + more_mj,
+        solution.slowdown + late,
+        solution.saving - lost,
+        None if noise is None else noise.slowdown_interval,
+        None if noise is None else noise.saving_interval,
     )
 
 
