@@ -111,7 +111,10 @@ def optimize_trace(trace: Trace, request: Request) -> Schedule:
         InfeasibleError: no schedule meets the budget.
     """
     step, switches = make_step(trace, request)
-    plan = _plan(step, switches, request)
+    try:
+        plan = _plan(step, switches, request)
+    except InfeasibleError as error:
+        raise _explained(error, step) from error
     alternatives = (
         compare(step, request.budget, time_limit_s=request.time_limit_s / 4, spread=switches.spread)
         if request.baselines
@@ -134,6 +137,20 @@ def optimize_trace(trace: Trace, request: Request) -> Schedule:
         recommendation=recommendation,
         noise=plan.noise,
         scatter=plan.scatter,
+    )
+
+
+def _explained(error: InfeasibleError, step: Step) -> InfeasibleError:
+    """The same refusal, with the power cap's part in it."""
+    allowed = step.problem.allowed
+    assert allowed is not None
+    barred = step.capped & ~allowed
+    if not barred.any():
+        return error
+    return InfeasibleError(
+        f"{error}. The power cap slows the step at {barred.sum()} of the trace's pairs, which "
+        "schedules with slow switches must leave out: trace clocks just below those too",
+        error.least_slowdown,
     )
 
 

@@ -12,7 +12,7 @@ from clockwright.data import schedule as schedules
 from clockwright.data import trace as traces
 
 SMALL = ["--layers", "2", "--batch", "1", "--sequence", "256"]
-PAIRS = "1950/9501,1740/9501,1440/9501,1740/5001,1050/9501,1050/5001"
+PAIRS = "1950/9501,1860/9501,1815/9501,1440/9501,1740/5001,1050/9501,1050/5001"
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def run_json(capsys, *arguments):
 def test_the_trace_holds_the_captured_step_at_every_pair(folder):
     trace = traces.read(folder / "T")
     assert trace.simulated
-    assert len(trace.pairs) == 7
+    assert len(trace.pairs) == 8
     assert {"forward", "backward", "optimizer"} <= set(trace.timeline["phase"])
     assert trace.timeline["layer"].max() == 1
     assert len(trace.profile) == len(trace.signatures) * 7
@@ -133,7 +133,7 @@ def test_a_users_own_script_runs_beside_its_own_data_and_optimizer(tmp_path):
         (["trace", "gpt2", "--gpu", "sim:h200", "-o", "T", "--pairs", "7/9"], "not"),
         (["trace", "gpt2", "--gpu", "sim:h200", "-o", "T", "--option", "x"], "KEY=VALUE"),
         (["optimize", "nowhere", "-o", "S.json"], "not a trace folder"),
-        (["optimize", "nowhere", "-o", "S.json", "--max-slowdown", "-1"], "slowdown"),
+        (["optimize", "nowhere", "-o", "S.json", "--max-slowdown", "-1"], "percentage"),
         (["replay", "nowhere.json", "--gpu", "sim:h200"], "no such file"),
         (["report", "nowhere.json"], "no such file"),
         (["import", "nowhere.csv", "-o", "T"], "no such file"),
