@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from ..data.units import GOVERNOR, ClockPair
 from .gpu.simulated import SimulatedGpu, SimulatedRun
-from .simulated_runs import AtPair, run_at, works_of
+from .simulated_runs import AtPair, run_at, run_for, works_of
 from .work import StepWork
 
 __all__ = [
@@ -59,9 +59,7 @@ class HeatSlope:
 def warm_up(step: StepWork, gpu: SimulatedGpu) -> None:
     """Run the step under the governor until the temperature has settled."""
     gpu.release()
-    until_ns = gpu.now_ns() + _HEAT_NS
-    while gpu.now_ns() < until_ns:
-        gpu.run(step)
+    run_for(step, gpu, _HEAT_NS)
 
 
 def measure_heat_slope(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +12,7 @@ from .gpu.protocol import ThrottleReason
 from .gpu.simulated import SimulatedGpu, SimulatedRun
 from .work import StepWork
 
-__all__ = ["POWER_CAP", "AtPair", "run_at", "works_of"]
+__all__ = ["POWER_CAP", "AtPair", "run_at", "run_for", "works_of"]
 
 Floats = npt.NDArray[np.float64]
 
@@ -21,6 +21,8 @@ POWER_CAP = int(ThrottleReason.SW_POWER_CAP)
 # not while idle. Short steps after a rest would show more power than the cap lets a training hold.
 _SETTLE_NS = 2_000_000_000
 _WARM_STEPS = 2
+# A call has a cost of its own; a step of microseconds is played many times in one.
+_CALL_NS = 10_000_000
 
 
 @dataclass(frozen=True)
@@ -55,11 +57,7 @@ def run_at(
         gpu.release()
     else:
         gpu.lock(pair)
-    settled_ns = gpu.now_ns() + _SETTLE_NS
-    warm = 0
-    while warm < _WARM_STEPS or gpu.now_ns() < settled_ns:
-        gpu.run(step, gap_ns=gap_ns)
-        warm += 1
+    run_for(step, gpu, _SETTLE_NS, gap_ns=gap_ns)
     runs = [gpu.run(step, gap_ns=gap_ns) for _ in range(repeats)]
     duration = np.stack([_mean_by_work(step, run, rested=gap_ns is not None) for run in runs])
     busy = np.array([run.duration_ns.sum() for run in runs])
@@ -75,6 +73,21 @@ def run_at(
         idle_power_w=gpu.idle_power_w(pair),
         last=runs[-1],
     )
+
+
+def run_for(
+    step: StepWork, gpu: SimulatedGpu, duration_ns: int, *, gap_ns: Floats | None = None
+) -> None:
+    """Run the step again and again, at least so long and twice; short steps many to a call."""
+    until_ns = gpu.now_ns() + duration_ns
+    took_ns = 1
+    for _ in range(_WARM_STEPS):
+        took_ns = max(1, gpu.run(step, gap_ns=gap_ns).time_ns)
+    count = max(1, round(_CALL_NS / took_ns))
+    block = replace(step, items=step.items * count)
+    gaps = None if gap_ns is None else np.tile(gap_ns, count)
+    while gpu.now_ns() < until_ns:
+        gpu.run(block, gap_ns=gaps)
 
 
 def _mean_by_work(step: StepWork, run: SimulatedRun, *, rested: bool) -> Floats:

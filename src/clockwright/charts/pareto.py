@@ -88,7 +88,7 @@ def draw_pareto(
             _draw_curve(axes, curve, COLORS[number % len(COLORS)], per_unit, number)
         _draw_singles(axes, singles, per_unit, max_slowdown)
         for number, mark in enumerate(marks):
-            _draw_mark(axes, mark, number, per_unit)
+            _draw_mark(axes, mark, number, per_unit, unit)
         if budget is not None:
             axes.axvline(budget * 100, color="#888888", linewidth=0.8, linestyle=(0, (4, 3)))
             axes.annotate(
@@ -114,7 +114,7 @@ def draw_pareto(
         )
         right.set_ylabel("energy saved (%)")
         axes.set_title(stamp(title, simulated, provenance), fontsize=11)
-        figure.legend(loc="outside lower center", ncols=3, fontsize=8.5)
+        figure.legend(loc="outside lower center", ncols=2, fontsize=8.5)
 
 
 def _draw_curve(axes: Axes, curve: Curve, color: str, per_unit: float, number: int) -> None:
@@ -158,7 +158,7 @@ def _draw_singles(
 _SHAPES = ("o", "s", "D", "^", "v", "P", "X", "*")
 
 
-def _draw_mark(axes: Axes, mark: Mark, number: int, per_unit: float) -> None:
+def _draw_mark(axes: Axes, mark: Mark, number: int, per_unit: float, unit: str) -> None:
     axes.scatter(
         [mark.slowdown * 100],
         [mark.energy_mj / per_unit],
@@ -167,7 +167,7 @@ def _draw_mark(axes: Axes, mark: Mark, number: int, per_unit: float) -> None:
         color=COLORS[-1 - number % len(COLORS)],
         edgecolors="white",
         linewidths=0.8,
-        label=f"{mark.label}: {mark.slowdown:+.2%} time, {mark.energy_mj / per_unit:.4g}",
+        label=f"{mark.label}: {mark.slowdown:+.2%} time, {mark.energy_mj / per_unit:.4g} {unit}",
         zorder=5,
     )
 

@@ -13,11 +13,11 @@ __all__ = ["baseline_table", "headline", "proof_line"]
 
 def headline(schedule: Schedule) -> Iterator[str]:
     """What it is for, and what it promises."""
-    from ..charts._style import describe
+    from ..charts._style import describe, stamp
 
-    label = " (simulated)" if schedule.simulated else ""
+    what = describe(schedule.workload, schedule.gpu)
     yield (
-        f"{describe(schedule.workload, schedule.gpu)}{label}: "
+        f"{stamp(what, True, '') if schedule.simulated else what}: "
         f"{schedule.trace['kernels']} kernels, {len(schedule.segments)} segments, "
         f"{_switches(schedule)} switches a step"
     )
