@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from .table import Column, Table
 
-__all__ = ["PAIRS", "PHASES", "PROFILE", "PROVENANCES", "SIGNATURES", "SWITCHES", "TIMELINE"]
+__all__ = [
+    "LATENCY_PERCENTILES",
+    "PAIRS",
+    "PHASES",
+    "PROFILE",
+    "PROVENANCES",
+    "SIGNATURES",
+    "SWITCHES",
+    "TIMELINE",
+]
 
 PHASES = ("forward", "backward", "optimizer", "other")
 
@@ -16,6 +25,9 @@ by itself and was sensed. fitted: predicted by a model fitted to measured cells.
 simulated GPU. imported: read from another tool's file. assumed: a model's response put on a
 timeline that has no sweep.
 """
+
+LATENCY_PERCENTILES = (5, 25, 50, 75, 90, 95, 99)
+"""Percentiles of a switch's latency that a switch table holds."""
 
 _PAIR_CELLS = (
     Column("core_mhz", "int32", "MHz", "requested core clock; unknown: governor", True, 1),
@@ -104,10 +116,17 @@ SWITCHES = Table(
         Column(
             "call_ns_p50", "float64", "ns", "median time the request blocks its caller", True, 0
         ),
-        Column("latency_ns_p5", "float64", "ns", "request to arrival of the clock", True, 0),
-        Column("latency_ns_p50", "float64", "ns", "request to arrival of the clock", False, 0),
-        Column("latency_ns_p95", "float64", "ns", "request to arrival of the clock", True, 0),
-        Column("latency_ns_p99", "float64", "ns", "request to arrival of the clock", True, 0),
+        *(
+            Column(
+                f"latency_ns_p{percent}",
+                "float64",
+                "ns",
+                "request to arrival of the clock",
+                percent != 50,  # the median is all that a table must have
+                0,
+            )
+            for percent in LATENCY_PERCENTILES
+        ),
         Column("stall_ns", "float64", "ns", "time in which no kernel runs", True, 0),
         Column("energy_mj", "float64", "mJ", "energy the transition itself costs", True, 0),
         Column("n", "int32", "", "transitions measured", True, 0),

@@ -21,6 +21,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from ..data.tables import LATENCY_PERCENTILES
 from .certificate import evaluate
 from .problem import Problem
 from .switch_model import Lag
@@ -29,9 +30,7 @@ __all__ = ["LatencySpread", "Scatter", "play_scattered", "spread_of_table", "wit
 
 Array = NDArray[np.float64]
 
-_LEVELS = (0.05, 0.5, 0.95, 0.99)
 _LEAD_LEVEL = 0.75
-_COLUMNS = ("latency_ns_p5", "latency_ns_p50", "latency_ns_p95", "latency_ns_p99")
 
 
 @dataclass(frozen=True)
@@ -92,11 +91,11 @@ def spread_of_table(table: pd.DataFrame | None) -> LatencySpread | None:
         return None
     median = table["latency_ns_p50"].to_numpy(dtype=float, na_value=np.nan)
     levels, ratios = [], []
-    for level, column in zip(_LEVELS, _COLUMNS, strict=True):
-        ratio = table[column].to_numpy(dtype=float, na_value=np.nan)[median > 0]
+    for percent in LATENCY_PERCENTILES:
+        ratio = table[f"latency_ns_p{percent}"].to_numpy(dtype=float, na_value=np.nan)[median > 0]
         ratio = ratio / median[median > 0]
         if np.isfinite(ratio).any():
-            levels.append(level)
+            levels.append(percent / 100)
             ratios.append(float(np.nanmedian(ratio)))
     if len(levels) < 2:
         return None

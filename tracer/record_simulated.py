@@ -48,7 +48,7 @@ Floats = npt.NDArray[np.float64]
 # The clock keeper allows 50 switches a second, here as on real hardware.
 _LEAST_DWELL_NS = 20_000_000
 # Draws behind the quantiles of a switch's latency.
-_DRAWN = 1_000
+_DRAWN = 10_000
 
 
 def record_simulated(
@@ -226,19 +226,20 @@ def _identity(gpu: SimulatedGpu) -> dict[str, Any]:
 
 
 def _switches(gpu: SimulatedGpu, visit: Sequence[ClockPair]) -> pd.DataFrame:
-    """Latencies, nominal in the middle, between the sweep's extremes and middles, on both axes."""
+    """Latencies, scattered, between the sweep's extremes and middles, on both axes."""
     locked = [pair for pair in visit if not pair.is_governor]
     cores = sorted({pair.core_mhz for pair in locked if pair.core_mhz is not None})
     some = {cores[0], cores[len(cores) // 2], cores[-1]} if cores else set()
     ends = [pair for pair in locked if pair.core_mhz in some]
     behaviour = gpu.switch
-    rng = np.random.default_rng(0)
     rows = []
     for before in ends:
         for after in ends:
             if before == after:
                 continue
             nominal_ns = behaviour.nominal_ns(before, after)
+            # The same draws for every transition: like transitions get like rows.
+            rng = np.random.default_rng(0)
             drawn_ns = behaviour.sample_ns(np.full(_DRAWN, nominal_ns), rng)
             rows.append(
                 {
@@ -247,10 +248,10 @@ def _switches(gpu: SimulatedGpu, visit: Sequence[ClockPair]) -> pd.DataFrame:
                     "to_core_mhz": after.core_mhz,
                     "to_mem_mhz": after.mem_mhz,
                     "call_ns_p50": behaviour.call_ns,
-                    "latency_ns_p5": float(np.quantile(drawn_ns, 0.05)),
-                    "latency_ns_p50": nominal_ns,
-                    "latency_ns_p95": float(np.quantile(drawn_ns, 0.95)),
-                    "latency_ns_p99": float(np.quantile(drawn_ns, 0.99)),
+                    **{
+                        f"latency_ns_p{percent}": float(np.percentile(drawn_ns, percent))
+                        for percent in tables.LATENCY_PERCENTILES
+                    },
                     "n": _DRAWN,
                     "stall_ns": nominal_ns if behaviour.kind == "stall" else 0.0,
                     "energy_mj": behaviour.energy_mj,

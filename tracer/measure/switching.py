@@ -23,7 +23,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from ...data.errors import InputError, LockNotHeldError
-from ...data.tables import SWITCHES
+from ...data.tables import LATENCY_PERCENTILES, SWITCHES
 from ...data.units import ClockPair
 
 __all__ = ["Observation", "SwitchBench", "Transition", "arrival", "measure_switches"]
@@ -224,15 +224,16 @@ def _measure_one(
         found.append(transition)
         calls_ns.append(call_ns)
     latency_ns = np.array([transition.latency_ns for transition in found])
-    quantiles = np.quantile(latency_ns, [0.05, 0.5, 0.95, 0.99])
     return {
         "from_core_mhz": before.core_mhz,
         "from_mem_mhz": before.mem_mhz,
         "to_core_mhz": after.core_mhz,
         "to_mem_mhz": after.mem_mhz,
         "call_ns_p50": float(np.median(calls_ns)),
-        **dict(zip(("latency_ns_p5", "latency_ns_p50"), quantiles[:2], strict=True)),
-        **dict(zip(("latency_ns_p95", "latency_ns_p99"), quantiles[2:], strict=True)),
+        **{
+            f"latency_ns_p{percent}": float(np.percentile(latency_ns, percent))
+            for percent in LATENCY_PERCENTILES
+        },
         "stall_ns": float(np.median([transition.stall_ns for transition in found])),
         "energy_mj": None,
         "n": repeats,
