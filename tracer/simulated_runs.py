@@ -23,6 +23,7 @@ _SETTLE_NS = 2_000_000_000
 _WARM_STEPS = 2
 # A call has a cost of its own; a step of microseconds is played many times in one.
 _CALL_NS = 10_000_000
+_PLAYED_NS, _HELD_NS = 500_000_000, 5_000_000_000
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,10 @@ def run_at(
 def run_for(
     step: StepWork, gpu: SimulatedGpu, duration_ns: int, *, gap_ns: Floats | None = None
 ) -> None:
-    """Run the step again and again, at least so long and twice; short steps many to a call."""
+    """Run the step again and again, at least so long and twice.
+
+    A stretch of half a second is played kernel by kernel, the next 5 s pass at its mean power.
+    """
     until_ns = gpu.now_ns() + duration_ns
     took_ns = 1
     for _ in range(_WARM_STEPS):
@@ -87,7 +91,11 @@ def run_for(
     block = replace(step, items=step.items * count)
     gaps = None if gap_ns is None else np.tile(gap_ns, count)
     while gpu.now_ns() < until_ns:
-        gpu.run(block, gap_ns=gaps)
+        begin_ns, energy_mj = gpu.now_ns(), 0.0
+        while gpu.now_ns() < min(until_ns, begin_ns + _PLAYED_NS):
+            energy_mj += gpu.run(block, gap_ns=gaps).energy_mj
+        power_w = energy_mj / (gpu.now_ns() - begin_ns) * 1e6
+        gpu.hold(min(_HELD_NS, max(0, until_ns - _PLAYED_NS - gpu.now_ns())), power_w)
 
 
 def _mean_by_work(step: StepWork, run: SimulatedRun, *, rested: bool) -> Floats:

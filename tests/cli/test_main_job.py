@@ -38,7 +38,7 @@ def test_the_trace_holds_the_captured_step_at_every_pair(folder):
     assert len(trace.pairs) == 8
     assert {"forward", "backward", "optimizer"} <= set(trace.timeline["phase"])
     assert trace.timeline["layer"].max() == 1
-    assert len(trace.profile) == len(trace.signatures) * 7
+    assert len(trace.profile) == len(trace.signatures) * 8
 
 
 def test_the_schedule_holds_its_proof_and_its_baselines(folder):

@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from . import places as at
 
-__all__ = ["ask", "idle", "issue", "play", "refresh"]
+__all__ = ["ask", "hold", "idle", "issue", "play", "refresh"]
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -171,6 +171,18 @@ def idle(
         left -= part
         if left < 1e-3:  # below any clock: what rounding left over
             return
+
+
+@numba.njit(cache=True)
+def hold(state: Floats, settings: Floats, span_ns: float, power_w: float) -> None:
+    """Let time pass as under a load of that mean power: heat and sensors follow, clocks stay.
+
+    The governor does not look meanwhile; it would only see the mean it has settled on.
+    """
+    _pass(state, settings, span_ns, power_w, True)
+    state[at.WINDOW_ENERGY] = 0.0
+    state[at.LAST_TICK] = state[at.NOW]
+    state[at.NEXT_TICK] = state[at.NOW] + settings[at.TICK_NS]
 
 
 @numba.njit(cache=True)

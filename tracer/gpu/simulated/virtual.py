@@ -4,8 +4,7 @@
 and what kernels cost comes from its two kinds, `SimulatedGpu` (a model) and `TablePlayer` (a
 measured or traced table). Time passes only in `play`, `spin`, `sleep_ns`, reads and driver calls.
 
-``CLOCKWRIGHT_READ_ONLY`` guards real hardware and is not looked at here: a simulated GPU may be
-set under it, which is how a dry run works.
+``CLOCKWRIGHT_READ_ONLY`` guards real hardware; a simulated GPU may be set under it.
 """
 
 from __future__ import annotations
@@ -248,12 +247,14 @@ class VirtualGpu:
     def close(self) -> None:
         """Nothing to free."""
 
-    # --- beyond the protocol
-
     def idle_power_w(self, pair: ClockPair) -> float:
         """Power between kernels while ``pair`` is locked, at the reference temperature."""
         core, mem = self._index(pair)
         return float(self._axes.idle_w[core, mem])
+
+    def hold(self, duration_ns: int, power_w: float) -> None:
+        """Let time pass as under a load of that mean power, in one stride; see `engine.hold`."""
+        engine.hold(self._state, self._axes.settings, float(duration_ns), power_w)
 
     def switch_truth(self, before: ClockPair, after: ClockPair) -> tuple[float, float]:
         """Median latency or stall in ns of one switch, and its energy in mJ, without scatter."""
