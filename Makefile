@@ -6,6 +6,7 @@ VENV ?= .venv
 TORCH ?= torch==2.13.0
 BIN := $(VENV)/bin
 OUT ?= demo-out
+PYTEST_OPTIONS ?=
 
 .PHONY: install demo test test-all lint types package bench docs clean
 
@@ -27,10 +28,10 @@ demo: install
 	$(BIN)/clockwright report $(OUT)/schedule.json
 
 test: install
-	$(BIN)/python -m pytest -n 2 -m "not slow"
+	$(BIN)/python -m pytest -n 2 -m "not slow" $(PYTEST_OPTIONS)
 
 test-all: install
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 $(PYTEST_OPTIONS)
 
 lint: install
 	$(BIN)/ruff check .

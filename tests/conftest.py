@@ -4,12 +4,15 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from hypothesis import settings
 
 from clockwright.data.trace import Baseline, Trace
 from clockwright.data.units import GOVERNOR
 from tests.fake_nvml.fixture import fake_nvml, fake_nvml_library
 
 __all__ = ["fake_nvml", "fake_nvml_library"]
+
+settings.register_profile("ci", derandomize=True)
 
 ROOT = Path(__file__).parent.parent
 
