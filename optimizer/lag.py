@@ -31,7 +31,8 @@ __all__ = ["solve_lag"]
 
 Cheapest = Callable[[float, float], tuple[float, Walk | None]]
 
-_WIDTHS = (0.02, 0.15, 1.0)  # of the search, relative to the gap at its start
+# Of the search, relative to the gap at its start.
+_FIRST_WIDTH, _LEAST_WIDTH, _WIDER = 0.02, 1e-5, 7.0
 _CAPS = (100, 1_000, 10_000)  # labels kept at one item
 _LOOSE = 2.0**-52
 
@@ -219,23 +220,32 @@ def _close_gap(search: _Search, relaxed: _Dual) -> None:
     hold, track = search.hold, search.track
     share = relaxed.multiplier * search.budget_ns
     room_mj = search.goal_mj - relaxed.bound_mj
-    for width in _WIDTHS:
+    width, too_wide_mj = _FIRST_WIDTH, np.inf
+    while _LEAST_WIDTH < width <= 1.0:
         limit_mj = min(search.goal_mj, relaxed.bound_mj + width * room_mj)
+        if limit_mj >= too_wide_mj:
+            return
         arcs = track.arcs(1.0, relaxed.multiplier, limit_mj + share, search.deadline)
         if arcs is None:
-            return
+            too_wide_mj = limit_mj
+            width /= _WIDER
+            continue
         if len(arcs.who):
             _search_gates(search, build_net(track, arcs), relaxed, limit_mj)
         else:
             hold.prove(limit_mj, "closed")
-        if hold.closed or search.deadline.passed or search.goal_mj <= limit_mj:
+        if hold.closed or search.deadline.passed or search.goal_mj <= limit_mj or width == 1.0:
             return
+        width = min(1.0, width * _WIDER)
 
 
 def _search_gates(search: _Search, net: Net, relaxed: _Dual, limit_mj: float) -> None:
     """Bound closed walks through every gate; those cheaper than ``limit_mj`` are all in the net."""
     hold, slack = search.hold, search.track.slack
     gates = net.gates()
+    if not len(gates):
+        hold.prove(limit_mj, "closed")  # a cut that nothing passes
+        return
     lower = np.full(len(gates), relaxed.bound_mj)
     for i, gate in enumerate(gates.tolist()):
         if search.deadline.passed:
