@@ -14,7 +14,7 @@ from .from_trace import Step
 from .noise import NoiseResult
 from .scatter import Scatter
 from .solution import Solution
-from .switch_model import Lag
+from .switch_model import Lag, MatrixStall
 from .switch_source import SwitchChoice
 
 __all__ = ["make_schedule", "segments_of"]
@@ -62,7 +62,11 @@ def make_schedule(
             "max_slowdown": budget,
             "confidence": None if noise is None else noise.confidence,
         },
-        switch_model={**switches.described, "anchors": "any" if step.anchors is None else "module"},
+        switch_model={
+            **switches.described,
+            **_costs_of_changes(step, solution),
+            "anchors": "any" if step.anchors is None else "module",
+        },
         segments=segments_of(step, solution),
         baseline=Cost(problem.baseline_time_ns, problem.baseline_energy_mj),
         baseline_pair=problem.baseline_pair,
@@ -81,6 +85,25 @@ def make_schedule(
         created_by=f"clockwright {__version__}",
         extra={**more, **(extra or {})},
     )
+
+
+def _costs_of_changes(step: Step, solution: Solution) -> dict[str, Any]:
+    """What a table says of each change the schedule makes: from, to and ns, for its replay."""
+    switch, choice = step.problem.switch, solution.choice
+    table = None
+    if isinstance(switch, Lag) and not isinstance(switch.latency_ns, float):
+        table = switch.latency_ns
+    elif isinstance(switch, MatrixStall):
+        table = switch.time_ns
+    if table is None:
+        return {}
+    before = np.roll(choice, 1)
+    if not step.problem.cyclic:
+        before[0] = choice[0]
+    changed = before != choice
+    made = sorted(set(zip(before[changed].tolist(), choice[changed].tolist(), strict=True)))
+    names = [str(pair) for pair in step.problem.pairs]
+    return {"changes": [[names[a], names[b], float(table[a, b])] for a, b in made]}
 
 
 def _predicted(

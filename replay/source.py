@@ -13,12 +13,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ..data import schedule as schedule_file
 from ..data import trace as trace_file
 from ..data.errors import InputError
 from ..data.schedule import Schedule
 from ..data.sequence import KernelSequence, sequence_of
 from ..data.trace import Trace
+from ..data.units import parse_pair
 from ..tracer.gpu.protocol import GpuInfo
 from ..tracer.gpu.simulated import SwitchBehaviour
 from ..tracer.work import StepWork
@@ -28,6 +31,8 @@ from .simulated import StepPlayer, table_player
 from .verify import Player
 
 __all__ = ["OpenedReplay", "ReplayOptions", "open_replay", "sequence_of_step", "workload_for"]
+
+_UPPER_QUARTILE = 0.6745  # standard deviations above the median of a normal distribution
 
 TABLE = "table"
 
@@ -208,10 +213,10 @@ def _behaviour(
 
 
 def scheduled_switches(schedule: Schedule) -> SwitchBehaviour:
-    """The switch behaviour that a schedule assumes, without scatter.
+    """The switch behaviour that a schedule assumes, with the scatter it knows of.
 
-    A cost that does not tell core from memory (one duration, or the median of a table) is paid once
-    for each change of pair.
+    A cost that does not tell core from memory (one duration) is paid once for each change of pair;
+    changes that the schedule does not make take the median of its table.
     """
     model = schedule.switch_model
     semantic = model["semantic"]
@@ -223,4 +228,13 @@ def scheduled_switches(schedule: Schedule) -> SwitchBehaviour:
     cost_ns = float(model.get("time_ns", model.get("median_ns", 0.0)))
     pairs = {segment.pair for segment in schedule.segments} | {schedule.baseline_pair}
     matrix = {(before, after): cost_ns for before in pairs for after in pairs if before != after}
-    return SwitchBehaviour(kind=semantic, core_ns=cost_ns, mem_ns=0.0, matrix_ns=matrix)
+    for before, after, change_ns in model.get("changes", []):
+        matrix[parse_pair(before), parse_pair(after)] = float(change_ns)
+    upper = float(model.get("latency_over_median", {}).get("p75", 1.0))
+    return SwitchBehaviour(
+        kind=semantic,
+        core_ns=cost_ns,
+        mem_ns=0.0,
+        matrix_ns=matrix,
+        spread=max(0.0, float(np.log(upper)) / _UPPER_QUARTILE),
+    )

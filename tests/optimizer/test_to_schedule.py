@@ -12,7 +12,9 @@ from clockwright.optimizer.from_trace import from_trace
 from clockwright.optimizer.plan import solve_step
 from clockwright.optimizer.request import Request, optimize_trace
 from clockwright.optimizer.switch_model import ConstantStall, Lag
-from clockwright.optimizer.to_schedule import segments_of
+from clockwright.optimizer.switch_source import SwitchChoice
+from clockwright.optimizer.to_schedule import make_schedule, segments_of
+from clockwright.replay.source import scheduled_switches
 from tests.optimizer.steps import random_trace
 
 MODULES = ["wte", "wte", "h.0", "h.0", "h.1", "h.1", "h.1", "head", "head", "head", None, None]
@@ -57,6 +59,27 @@ def test_a_request_may_lie_in_the_step_before():
         request_pair=np.array([2, 1], np.int32),
     )
     assert segments_of(step, found)[0].trigger == 11
+
+
+def test_a_schedule_names_the_cost_of_each_change_it_makes():
+    step = from_trace(random_trace(3))
+    latency = np.arange(16.0).reshape(4, 4) * (1 - np.eye(4))
+    step = step.with_switch(Lag(latency, 0.0))
+    plain = solve_step(from_trace(random_trace(3)), 0.1)
+    found = replace(
+        plain,
+        choice=np.array([1] * 5 + [2] * 7, np.int32),
+        request_item=np.array([4, 11], np.int32),
+        request_pair=np.array([2, 1], np.int32),
+    )
+    switches = SwitchChoice(step.problem.switch, {"semantic": "lag", "source": "test"}, ())
+    schedule = make_schedule(step, found, 0.1, switches)
+    one, two = (str(step.problem.pairs[f]) for f in (1, 2))
+    assert schedule.switch_model["changes"] == [[one, two, 6.0], [two, one, 9.0]]
+    behaviour = scheduled_switches(schedule)
+    assert behaviour.kind == "lag"
+    assert behaviour.nominal_ns(step.problem.pairs[1], step.problem.pairs[2]) == 6.0
+    assert behaviour.nominal_ns(step.problem.pairs[2], step.problem.pairs[1]) == 9.0
 
 
 def test_with_module_anchors_every_switch_has_its_hook():
