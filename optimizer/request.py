@@ -205,7 +205,7 @@ def _plan(step: Step, switches: SwitchChoice, request: Request) -> _Planned:
             noise = _judged(noise.shifted(late, -lost), request.budget)
         return _Planned(solution, noise, scatter, lost, late)
 
-    best = found = at(request.budget)
+    whole = best = found = at(request.budget)
     low, high, trial = 0.0, request.budget, request.budget
     for _ in range(_SCATTER_ROUNDS):
         if found.limit <= request.budget:
@@ -224,7 +224,21 @@ def _plan(step: Step, switches: SwitchChoice, request: Request) -> _Planned:
             continue
         if _better(found, best, request.budget):
             best = found
-    return best
+    return replace(best, solution=_bounded(best.solution, whole.solution))
+
+
+def _bounded(found: Solution, whole: Solution) -> Solution:
+    """A solution for part of the budget against the bound at the whole of it."""
+    if found is whole:
+        return found
+    lower = min(whole.lower_bound_mj, found.energy_mj)
+    return replace(
+        found,
+        lower_bound_mj=lower,
+        gap=(found.energy_mj - lower) / found.energy_mj if found.energy_mj > 0 else 0.0,
+        method=f"room for scatter: {found.method}; bound at the whole budget: {whole.method}",
+        seconds=found.seconds + whole.seconds,
+    )
 
 
 def _judged(noise: NoiseResult, budget: float) -> NoiseResult:
