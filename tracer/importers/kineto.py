@@ -16,7 +16,7 @@ import numpy as np
 from .event_stream import EventStream
 from .kineto_columns import Columns, whole
 from .links import link
-from .recording import Int64s, LaunchShape, Marks, Recording, screen
+from .recording import Int64s, LaunchShape, Marks, Recording, amount, screen
 from .source import open_source
 
 __all__ = ["read_kineto"]
@@ -68,7 +68,11 @@ def _recording(columns: Columns) -> Recording:
     linked, words = link(kernels, columns.host)
     shapes = [
         LaunchShape(
-            name or "unknown", _extent(grid), _extent(block), whole(shared), whole(registers)
+            name or "unknown",
+            _extent(grid),
+            _extent(block),
+            amount(whole(shared)),
+            amount(whole(registers)),
         )
         for name, grid, block, shared, registers in columns.shapes.words()
     ]

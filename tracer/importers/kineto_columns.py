@@ -20,7 +20,7 @@ import pandas as pd
 from .decimals import MALFORMED, MISSING, WIDE, us_texts_to_ns
 from .kineto_events import Args, Event, Number
 from .links import Host
-from .recording import UNKNOWN, Int64s, Vocabulary
+from .recording import UNKNOWN, Int64s, Vocabulary, amount
 
 __all__ = ["Columns", "whole"]
 
@@ -34,7 +34,7 @@ _KERNEL_COLUMNS = (
     "external",
     "node",
 )
-_STEP = re.compile(r"ProfilerStep\s*#\s*(\d+)")
+_STEP = re.compile(r"ProfilerStep\s*#\s*(\d{1,18})(?!\d)")
 _DIGITS = re.compile(r"-?\d+")
 _MODULE = "nn.Module: "
 _BACKWARD = "autograd::engine::evaluate_function: "
@@ -83,6 +83,12 @@ def _keys(values: Sequence[Number]) -> Int64s:
     if kinds == {type(None)}:
         return np.full(len(values), UNKNOWN)
     return np.array([_key(value) for value in values], dtype=np.int64)
+
+
+def _counts(values: Sequence[Number]) -> Int64s:
+    """A column of counts as int64; UNKNOWN where there is none that can be true."""
+    counts = (amount(whole(value), 1 << 62) for value in values)
+    return np.array([UNKNOWN if count is None else count for count in counts], dtype=np.int64)
 
 
 def _externals(args: Sequence[Any]) -> Int64s:
@@ -228,7 +234,7 @@ class Columns:
                 names,
                 _numbers(host.dims, dims),
                 _numbers(host.types, [bytes(one.types) for one in args]),
-                _keys(flops) if any(flops) else np.full(len(args), UNKNOWN),
+                _counts(flops) if any(flops) else np.full(len(args), UNKNOWN),
             ]
         )
         host.ops.append(table[:, table[0] != UNKNOWN])

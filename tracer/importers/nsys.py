@@ -26,7 +26,7 @@ import pandas as pd
 from ...data.errors import FormatError, InputError
 from ...data.tables import PHASES
 from .links import innermost
-from .recording import UNKNOWN, Int64s, LaunchShape, Marks, Recording, Vocabulary, screen
+from .recording import UNKNOWN, Int64s, LaunchShape, Marks, Recording, Vocabulary, amount, screen
 
 __all__ = ["read_nsys"]
 
@@ -38,7 +38,8 @@ _OTHERS = {
     "CUPTI_ACTIVITY_KIND_GRAPH_TRACE": "whole CUDA graph (record with --cuda-graph-trace=node)",
 }
 _STEP = re.compile(
-    r"(?:ProfilerStep\s*#|(?:training |train_)?(?:step|iter|iteration|batch)[\s_#:=-]*)(\d+)\b",
+    r"(?:ProfilerStep\s*#|(?:training |train_)?(?:step|iter|iteration|batch)[\s_#:=-]*)"
+    r"(\d{1,18})\b",
     re.IGNORECASE,
 )
 _OP = re.compile(r"([\w:.]+)(?:, (?:op_id|seq) = |, sizes = |$)")
@@ -201,8 +202,10 @@ class _Reader:
                 self._name(*names),
                 _extent(extent[:3]),
                 _extent(extent[3:]),
-                None if fixed is None and dynamic is None else (fixed or 0) + (dynamic or 0),
-                registers or None,  # exports write 0 for unknown
+                None
+                if fixed is None and dynamic is None
+                else amount((fixed or 0) + (dynamic or 0)),
+                amount(registers or None),  # exports write 0 for unknown
             )
             rows.append(
                 (

@@ -41,7 +41,7 @@ events = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     events,
     st.sampled_from(CHUNKS),
@@ -197,3 +197,22 @@ def test_damaged_gzip_is_refused(tmp_path):
     path.write_bytes(bytes(whole))
     with pytest.raises(FormatError, match=r"damaged|byte"):
         read(path)
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 10**4), st.binary(max_size=3)), min_size=1, max_size=4),
+    st.sampled_from(CHUNKS),
+)
+def test_any_damage_is_read_or_refused_in_one_line(tmp_path_factory, damage, chunk):
+    text = bytearray(document(*[kernel(f"k{n}", f"{n}.250") for n in range(1, 6)]).encode())
+    for place, replacement in damage:
+        at = place % len(text)
+        text[at : at + 1] = replacement
+    path = tmp_path_factory.getbasetemp() / "damaged.json"
+    path.write_bytes(bytes(text))
+    try:
+        read(path, chunk)
+    except FormatError as error:
+        assert str(path) in str(error)
+        assert "\n" not in str(error)

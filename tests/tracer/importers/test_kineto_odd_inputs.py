@@ -1,8 +1,11 @@
 """Each oddity seen in other people's traces: the right value, or a clear refusal."""
 
 import gzip
+import re
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from clockwright.data import trace as trace_files
 from clockwright.data.errors import FormatError, InputError
@@ -67,6 +70,14 @@ def test_a_start_of_zero_among_absolute_times_is_dropped(tmp_path):
 def test_a_first_kernel_at_zero_is_kept(tmp_path):
     result = import_file(write(tmp_path / "t.json", kernel(ts="0"), kernel(ts="9.000")))
     assert (result.kernels, result.dropped) == (2, {})
+
+
+def test_a_start_of_zero_in_a_clock_since_boot_is_dropped_and_in_a_relative_one_kept(tmp_path):
+    boot = [kernel("a", f"5247611062.{n}00") for n in range(3)]
+    result = import_file(write(tmp_path / "t.json", *boot, kernel("a", "0", "4.000")))
+    assert result.dropped == {"kernel without a start (0)": 1}
+    relative = [kernel("a", f"{n * 10**6}.0") for n in range(9)]
+    assert import_file(write(tmp_path / "r.json", *relative)).kernels == 9
 
 
 def test_a_kernel_of_no_length_is_kept(tmp_path):
@@ -343,3 +354,32 @@ def test_a_trace_survives_writing_and_reading(tmp_path):
     assert again.timeline.equals(only(result).checked().timeline)
     assert again.provenance == "imported"
     assert not again.simulated
+
+
+ODD_VALUES = ["null", "[]", "{}", '"x"', "true", "-1", "1e400", "99999999999999999999", "0.5"]
+SOUND = document(
+    step(1, "1.000", "50.000"),
+    launch(1, "2.000", external=3),
+    event("cpu_op", "aten::mm", "1.5", "3.0", **{"External id": 3, "Sequence number": 1}),
+    event("python_function", "nn.Module: A_0", "1.0", "9.0"),
+    *[kernel(name, f"{10 * n}.125", correlation=1) for n, name in enumerate("abcabc", 1)],
+    head='"baseTimeNanoseconds": 12, "distributedInfo": {"rank": 1},',
+)
+VALUES = [match.span() for match in re.finditer(r'(?<=: )("[^"]*"|-?[\d.]+|\[[\d, ]*\])', SOUND)]
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.sampled_from(VALUES), st.sampled_from(ODD_VALUES), st.sampled_from(VALUES))
+def test_any_value_of_any_kind_anywhere_is_read_or_refused(tmp_path_factory, one, value, other):
+    text = SOUND
+    for begin, end in sorted({one, other}, reverse=True):
+        text = text[:begin] + value + text[end:]
+    path = tmp_path_factory.getbasetemp() / "odd.json"
+    path.write_text(text)
+    try:
+        result = import_file(path)
+    except InputError as error:
+        assert str(path) in str(error)
+    else:
+        for trace in result.traces.values():
+            trace.checked()
