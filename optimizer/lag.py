@@ -34,6 +34,7 @@ Cheapest = Callable[[float, float], tuple[float, Walk | None]]
 # Of the search, relative to the gap at its start.
 _FIRST_WIDTH, _LEAST_WIDTH, _WIDER = 0.02, 1e-5, 7.0
 _CAPS = (100, 1_000, 10_000)  # labels kept at one item
+_STEPS_PER_S = 1e7  # arcs that labels are tried on
 _LOOSE = 2.0**-52
 
 
@@ -230,13 +231,31 @@ def _close_gap(search: _Search, relaxed: _Dual) -> None:
             too_wide_mj = limit_mj
             width /= _WIDER
             continue
-        if len(arcs.who):
-            _search_gates(search, build_net(track, arcs), relaxed, limit_mj)
-        else:
-            hold.prove(limit_mj, "closed")
+        net = build_net(track, arcs)
+        _first_schedule(search, net, relaxed)
+        if search.goal_mj < limit_mj:
+            limit_mj = search.goal_mj
+            arcs = track.arcs(1.0, relaxed.multiplier, limit_mj + share, search.deadline)
+            net = build_net(track, arcs) if arcs is not None else net
+        _search_gates(search, net, relaxed, limit_mj)
         if hold.closed or search.deadline.passed or search.goal_mj <= limit_mj or width == 1.0:
             return
         width = min(1.0, width * _WIDER)
+
+
+def _first_schedule(search: _Search, net: Net, relaxed: _Dual) -> None:
+    """Close the dual's walks where they stand longest: schedules to narrow the search by."""
+    for walk in (relaxed.under, relaxed.over):
+        if walk is None or search.deadline.passed or not search.track.problem.cyclic:
+            continue
+        edges = np.concatenate([[0], walk.item, [search.track.n - 1]])
+        states = np.concatenate([[walk.first], walk.state])
+        longest = int(np.argmax(np.diff(edges)))
+        node = net.node(int(edges[longest + 1]), int(states[longest]))
+        if node is not None:
+            dual = _gate_dual(search, net, node)
+            if dual.under is not None and dual.over is not None:
+                _label(search, net, node, dual, _CAPS[0])
 
 
 def _search_gates(search: _Search, net: Net, relaxed: _Dual, limit_mj: float) -> None:
@@ -280,6 +299,9 @@ def _label(search: _Search, net: Net, gate: int, dual: _Dual, cap: int) -> float
     """A labelling search's bound on closed walks through a gate; what it finds is offered."""
     hold = search.hold
     beat_mj, bound = hold.energy_mj, -np.inf
+    # Nothing looks at the clock within a search: where time is short it is kept small.
+    steps = len(net.first) * len(net.head) / len(net.item)
+    cap = max(1, min(cap, int(search.deadline.left_s * _STEPS_PER_S / steps)))
     for room_ns in (search.budget_ns, search.tight_ns):
         found, walk = net.search(gate, room_ns, dual.multiplier, beat_mj, search.gain, cap)
         bound = max(bound, found) if room_ns == search.budget_ns else bound

@@ -53,6 +53,14 @@ class Net:
         most = _MOST_LABELS
         return np.empty(most), np.empty(most), np.empty(most, np.int64), np.empty(most, np.int64)
 
+    def node(self, item: int, state: int) -> int | None:
+        """The number of a node, if it is in the net."""
+        own = self.state[self.first[item] : self.first[item + 1]]
+        at = int(np.searchsorted(own, state))
+        if at == len(own) or own[at] != state:
+            return None
+        return int(self.first[item]) + at
+
     def gates(self) -> Ints:
         """The nodes of the thinnest cut found: every closed walk goes through one of them."""
         outside = np.flatnonzero(self.state < 0)
