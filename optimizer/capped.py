@@ -54,9 +54,8 @@ def unheld_pairs(trace: Trace, used: NDArray[np.int64], columns: NDArray[np.int6
 
 def whole_step(trace: Trace, column: int) -> tuple[float, float] | None:
     """(ns, mJ) of the whole step as measured at a pair, or None."""
-    row = trace.pairs.iloc[column]
     time_ns, energy_mj = (
-        float("nan") if row[name] is None else float(row[name])
+        float(trace.pairs[name].to_numpy(dtype=float, na_value=np.nan)[column])
         for name in ("step_time_ns", "step_energy_mj")
     )
     return (time_ns, energy_mj) if np.isfinite(time_ns) and np.isfinite(energy_mj) else None

@@ -99,3 +99,11 @@ def test_a_table_of_capped_pairs_alone_is_still_a_table():
     capped = np.array([False, True])
     assert choosable(governor, capped, capped, Free()) is None
     assert choosable(governor, ~capped & ~governor, ~capped & ~governor, Free()) is None
+
+
+def test_a_capped_pair_whose_whole_step_is_unknown_is_no_single_pair(trace):
+    pairs = trace.pairs.copy()
+    pairs.loc[pairs["pair"] == 1, ["step_time_ns", "step_energy_mj"]] = None
+    step = from_trace(dataclasses.replace(trace, pairs=pairs))
+    single = next(entry for entry in compare(step, 0.5) if entry.name == BEST_SINGLE)
+    assert single.pairs != (str(HIGH),)
