@@ -236,7 +236,7 @@ def _bounded(found: Solution, whole: Solution) -> Solution:
         found,
         lower_bound_mj=lower,
         gap=(found.energy_mj - lower) / found.energy_mj if found.energy_mj > 0 else 0.0,
-        method=f"room for scatter: {found.method}; bound at the whole budget: {whole.method}",
+        method=f"{found.method}; room for scatter, bound without it",
         seconds=found.seconds + whole.seconds,
     )
 
