@@ -143,8 +143,10 @@ def plan_mixes(
         plans.append(
             MixPlan("step-like", {i: n for i, n in counts.items() if n}, round(2 * _SLOTS * wait))
         )
-    # In random order, so that a drift of temperature is not taken for an operator's.
-    return [plans[i] for i in rng.permutation(len(plans))]
+    # In random order, so that a drift of temperature is not taken for an operator's; but each
+    # operator alone comes first, lest too little time leaves one out.
+    order = rng.permutation(len(plans)).tolist()
+    return [plans[i] for i in sorted(order, key=lambda i: plans[i].kind not in {"alone", "wait"})]
 
 
 def _interleaved(plan: MixPlan) -> list[int]:
