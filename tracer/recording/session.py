@@ -49,7 +49,8 @@ AMBIENTS: tuple[tuple[str, float, float], ...] = (
 
 
 _LEAST_WARM = 4
-_SETTLE_S, _SETTLE_IN_PROFILE_S = 1.5, 0.8
+# The power regulator swings for about a second after a rest, and steps with it.
+_SETTLE_S, _SETTLE_IN_PROFILE_S = 1.5, 1.2
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ class MeasureOptions:
     """
 
     step_seconds: float = 2.5
-    timeline_steps: int = 10
+    timeline_steps: int = 30
     ambient_steps: int = 6
     ambient_settle_s: float = 0.8
     mix_seconds: float = 0.9
