@@ -22,9 +22,21 @@ if TYPE_CHECKING:
     from ..workloads.step import Step
     from .session import MeasureOptions, Session
 
-__all__ = ["Instrument", "SessionInstrument", "energy_note"]
+__all__ = ["Instrument", "MeasurementInterrupted", "SessionInstrument", "energy_note"]
 
 _NEEDED = frozenset({"build", "step", "timeline"})
+
+
+class MeasurementInterrupted(KeyboardInterrupt):
+    """Ctrl-C came while enough was measured already.
+
+    Attributes:
+        trace: what there is, marked partial.
+    """
+
+    def __init__(self, trace: Trace) -> None:
+        super().__init__()
+        self.trace = trace
 
 
 class Instrument(Protocol):
@@ -111,7 +123,7 @@ class SessionInstrument:
         session = Session(
             self._workload, self._gpu, folder, self._options, device=self._device, step=self._step
         )
-        failure = None
+        failure: BaseException | None = None
         with session:
             for name, part in session.parts():
                 # Clocks that move by themselves are of use only where none is locked.
@@ -123,7 +135,6 @@ class SessionInstrument:
                 if failure is not None:
                     break
             self._step = session.step
-        notes = energy_note(self._gpu)
         try:
             trace = assemble(folder, workload=self._name, gpu=self._gpu.info, sensed=sensed)
         except ClockwrightError:
@@ -133,19 +144,24 @@ class SessionInstrument:
         finally:
             session.loops.clear()
             _free_memory()
-        return replace(trace, notes=tuple(dict.fromkeys((*trace.notes, *notes))))
+        trace = replace(trace, notes=tuple(dict.fromkeys((*trace.notes, *energy_note(self._gpu)))))
+        if isinstance(failure, KeyboardInterrupt):
+            raise MeasurementInterrupted(trace)
+        return trace
 
-    def _run(
-        self, session: Session, name: str, part: Callable[[], None]
-    ) -> ClockwrightError | None:
+    def _run(self, session: Session, name: str, part: Callable[[], None]) -> BaseException | None:
         """Run a part; a failure of one that can be missed is kept in the record and returned."""
         try:
             part()
-        except Exception as error:
-            told = _told(error, name, self._name["name"])
+        except (Exception, KeyboardInterrupt) as error:
+            interrupted = isinstance(error, KeyboardInterrupt)
+            told = error if interrupted else _told(error, name, self._name["name"])
+            if interrupted and name in _NEEDED:
+                raise
             if name in _NEEDED:
                 raise told from error
-            session.record["partial"] = str(told)
+            why = f"interrupted in part {name!r} of the measurement" if interrupted else str(told)
+            session.record["partial"] = why
             session.write()
             return told
         return None
@@ -161,7 +177,7 @@ def energy_note(gpu: Gpu) -> tuple[str, ...]:
     )
 
 
-def _told(error: Exception, part: str, workload: str) -> ClockwrightError:
+def _told(error: BaseException, part: str, workload: str) -> ClockwrightError:
     if isinstance(error, ClockwrightError):
         return error
     line = " ".join(str(error).split())[:300] or type(error).__name__

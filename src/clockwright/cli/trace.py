@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from ..data.errors import InputError
-from ..data.units import ClockPair, parse_pair
+from ..data.units import ClockPair, parse_fraction, parse_pair
 from ._output import emit, json_option, progress, say
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from ..data.trace import Trace
+    from ..tracer.recording.locked_sweep import Progress, SweepOptions
+    from ..tracer.recording.session import MeasureOptions
 
 __all__ = ["command"]
 
@@ -33,7 +35,7 @@ __all__ = ["command"]
 @click.option("--mode", type=click.Choice(["train", "infer"]), help="Training or inference step.")
 @click.option("--option", "more", multiple=True, metavar="KEY=VALUE", help="Any other option.")
 @click.option("--pairs", "pairs_text", help="Pairs to visit, CORE/MEM,... (default: the sweep).")
-@click.option("--repeats", type=int, default=3, show_default=True, help="Measured steps a pair.")
+@click.option("--repeats", type=int, help="Measured steps a pair (8 simulated, 30 on a real GPU).")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of a simulated GPU.")
 @click.option(
     "--switches",
@@ -41,8 +43,18 @@ __all__ = ["command"]
     help="Measure clock switches too; without a WORKLOAD, only those, as a .csv or .parquet table.",
 )
 @click.option(
-    "--set-clocks", is_flag=True, help="Allow a real GPU's clocks to be set, by the clock keeper."
+    "--set-clocks",
+    is_flag=True,
+    help="Sweep locked clock pairs of a real GPU, through the clock keeper; else none is set.",
 )
+@click.option("--exhaustive", is_flag=True, help="With --set-clocks: measure every pair, fit none.")
+@click.option(
+    "--target-error",
+    default="2%",
+    show_default=True,
+    help="With --set-clocks: stop once the fitted pairs' stated median error is at most this.",
+)
+@click.option("--minutes", type=float, help="On a real GPU: begin nothing new after so long.")
 @json_option
 def command(
     workload: str | None,
@@ -50,10 +62,13 @@ def command(
     output: Path,
     more: tuple[str, ...],
     pairs_text: str | None,
-    repeats: int,
+    repeats: int | None,
     seed: int,
     switches: bool,
     set_clocks: bool,
+    exhaustive: bool,
+    target_error: str,
+    minutes: float | None,
     as_json: bool,
     **named: str | int | None,
 ) -> None:
@@ -61,6 +76,10 @@ def command(
 
     On a simulated GPU the kernel sequence is captured from the real PyTorch model without
     allocating it, and every time and energy is simulated.
+
+    On a real GPU the step is run and measured. Nothing is set: clocks are sensed as they move by
+    themselves. With --set-clocks the clock keeper locks pair after pair; a sweep that was cut short
+    goes on when the same command is given again.
     """
     options = _options(named, more)
     pairs = _pairs(pairs_text)
@@ -70,21 +89,21 @@ def command(
         table = _measure_switches(gpu, pairs, seed, set_clocks, as_json)
         _write_switches(table, output, as_json)
         return
-    with progress(quiet=as_json) as display:
-        task = display.add_task("capturing the step", total=None)
-
-        def on_pair(done: int, total: int) -> None:
-            display.update(task, description="clock pairs", completed=done, total=total)
-
-        trace = _record(workload, options, gpu, pairs, repeats, seed, on_pair)
+    simulated = gpu.strip().lower().startswith("sim")
+    if simulated:
+        trace = _record_simulated(workload, options, gpu, pairs, repeats, seed, as_json)
+    else:
+        request = _RealRequest(pairs, repeats, set_clocks, exhaustive, target_error, minutes)
+        trace = _record_real(workload, options, gpu, output, request, switches, as_json)
     if switches:
         table = _measure_switches(gpu, None, seed, set_clocks, as_json)
         trace = replace(trace, switches=table)
-    with progress(quiet=as_json) as display:
-        display.add_task("writing", total=None)
-        from ..data import trace as trace_file
+    if simulated or switches:  # a real recording is on disk already
+        with progress(quiet=as_json) as display:
+            display.add_task("writing", total=None)
+            from ..data import trace as trace_file
 
-        trace_file.write(trace, output)
+            trace_file.write(trace, output)
     _report(trace, output, as_json)
 
 
@@ -107,14 +126,14 @@ def _pairs(text: str | None) -> list[ClockPair] | None:
     return pairs
 
 
-def _record(
+def _record_simulated(
     workload: str,
     options: dict[str, str | int],
     gpu: str,
     pairs: list[ClockPair] | None,
-    repeats: int,
+    repeats: int | None,
     seed: int,
-    on_pair: Any,
+    quiet: bool,
 ) -> Trace:
     from ..tracer.gpu.select import open_gpu
 
@@ -124,9 +143,101 @@ def _record(
     from ..tracer.record_simulated import record_simulated
 
     if not isinstance(device, SimulatedGpu):
-        raise InputError(f"--gpu {gpu}: recording on real GPUs is not in this release yet")
-    step = workloads.load(workload, options).capture()
-    return record_simulated(step, device, pairs=pairs, repeats=repeats, on_pair=on_pair)
+        raise InputError(f"--gpu {gpu} is not a simulated GPU that runs steps")
+    with progress(quiet=quiet) as display:
+        task = display.add_task("capturing the step", total=None)
+
+        def on_pair(done: int, total: int) -> None:
+            display.update(task, description="clock pairs", completed=done, total=total)
+
+        step = workloads.load(workload, options).capture()
+        count = 8 if repeats is None else repeats
+        return record_simulated(step, device, pairs=pairs, repeats=count, on_pair=on_pair)
+
+
+@dataclass(frozen=True)
+class _RealRequest:
+    """What was asked of a real GPU, as the options have it."""
+
+    pairs: list[ClockPair] | None
+    repeats: int | None
+    set_clocks: bool
+    exhaustive: bool
+    target_error: str
+    minutes: float | None
+
+    def sweep(self) -> SweepOptions:
+        """The sweep that was asked for."""
+        from ..tracer.recording.locked_sweep import SweepOptions
+
+        if self.minutes is not None and not self.minutes > 0:
+            raise InputError(f"--minutes must be over 0, got {self.minutes:g}")
+        if self.repeats is not None and self.repeats < 2:
+            raise InputError(f"--repeats must be at least 2, to know a spread; got {self.repeats}")
+        return SweepOptions(
+            pairs=self.pairs,
+            exhaustive=self.exhaustive,
+            target_error=parse_fraction(self.target_error),
+            deadline_s=None if self.minutes is None else self.minutes * 60,
+        )
+
+    def measuring(self) -> MeasureOptions:
+        """How much to measure at each pair."""
+        from ..tracer.recording.session import MeasureOptions
+
+        options = MeasureOptions()
+        if self.repeats is not None:
+            options = replace(options, timeline_steps=self.repeats)
+        if self.set_clocks:
+            return replace(options, step_seconds=1.5, mix_seconds=0.6)
+        if self.minutes is not None:
+            options = replace(options, deadline_s=self.minutes * 60)
+        return options
+
+
+def _record_real(
+    workload: str,
+    options: dict[str, str | int],
+    gpu: str,
+    output: Path,
+    request: _RealRequest,
+    switches: bool,
+    quiet: bool,
+) -> Trace:
+    from ..tracer import workloads
+    from ..tracer.gpu.select import open_gpu
+    from ..tracer.recording import instrument, record
+
+    sweep = request.sweep()
+    record.check_request(output, set_clocks=request.set_clocks, sweep=sweep, switches=switches)
+    device = open_gpu(gpu)
+    try:
+        loaded = workloads.load(workload, options)
+        with progress(quiet=quiet) as display:
+            pairs = display.add_task("clock pairs", total=None, visible=request.set_clocks)
+            part = display.add_task("starting", total=None)
+
+            def on_progress(at: Progress) -> None:
+                sure = "" if at.stated_error is None else f", stated error {at.stated_error:.1%}"
+                text = f"clock pairs: {at.pair}{sure}"
+                display.update(pairs, description=text, completed=at.measured, total=at.most)
+
+            made = instrument.SessionInstrument(
+                loaded,
+                device,
+                device=record.cuda_device(gpu),
+                options=request.measuring(),
+                on_part=lambda name: display.update(part, description=name),
+            )
+            return record.record(
+                made,
+                output,
+                set_clocks=request.set_clocks,
+                sweep=sweep,
+                on_progress=on_progress,
+            )
+    finally:
+        device.close()
 
 
 def _measure_switches(
@@ -183,6 +294,7 @@ def _report(trace: Trace, output: Path, as_json: bool) -> None:
         "baseline": {"pair": str(trace.baseline.pair), "time_ns": time_ns, "energy_mj": energy_mj},
         "fingerprint": trace.fingerprint,
         "partial": trace.partial,
+        "notes": list(trace.notes),
     }
     if as_json:
         emit(document)
@@ -195,4 +307,8 @@ def _report(trace: Trace, output: Path, as_json: bool) -> None:
     if time_ns is not None and energy_mj is not None:
         cost = f"{time_ns / 1e6:.3f} ms, {energy_mj / 1e3:.3f} J"
         say(f"baseline {trace.baseline.pair}: {cost}{label}")
+    for note in () if trace.simulated else trace.notes:
+        say(f"note: {note}")
+    if trace.partial is not None:
+        say(f"partial: {trace.partial}")
     say(f"wrote {output}")
