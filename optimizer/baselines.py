@@ -17,12 +17,20 @@ from ..data.errors import InfeasibleError
 from ..data.schedule import Alternative
 from .capped import whole_step
 from .from_trace import Step
-from .pass_level import best_by_phase
+from .pass_level import ByPhase, best_by_phase
 from .plan import played_cost, solve_step
 from .scatter import LatencySpread
 from .switch_model import Free
 
-__all__ = ["BEST_SINGLE", "FREE", "PASS_LEVEL", "compare", "recommend", "single_pair_costs"]
+__all__ = [
+    "BEST_SINGLE",
+    "FREE",
+    "PASS_LEVEL",
+    "compare",
+    "phase_schedule",
+    "recommend",
+    "single_pair_costs",
+]
 
 BEST_SINGLE = "best single pair"
 PASS_LEVEL = "pass-level"
@@ -32,7 +40,13 @@ LEAST_GAIN = 0.001
 
 
 def compare(
-    step: Step, budget: float, *, time_limit_s: float = 10.0, spread: LatencySpread | None = None
+    step: Step,
+    budget: float,
+    *,
+    time_limit_s: float = 10.0,
+    spread: LatencySpread | None = None,
+    confidence: float | None = None,
+    by_phase: ByPhase | None = None,
 ) -> tuple[Alternative, ...]:
     """All baselines of a step under a budget.
 
@@ -41,11 +55,14 @@ def compare(
         budget: slowdown allowed, a fraction.
         time_limit_s: wall time for the free-switch solve.
         spread: how latencies scatter under lag; None where not known.
+        confidence: at which pass-level must meet the budget, as a schedule must; None for the
+            cells as measured. Other entries are as measured.
+        by_phase: from `phase_schedule`, if it was called already.
     """
     entries = [_baseline(step), *_governor(step, budget), _best_single(step, budget)]
-    by_phase = _pass_level(step, budget, spread)
+    by_phase = by_phase or phase_schedule(step, budget, spread, confidence)
     if by_phase is not None:
-        entries.append(by_phase)
+        entries.append(_pass_level(step, budget, by_phase))
     entries += _power_caps(step, budget)
     free = _free(step, budget, time_limit_s)
     if free is not None:
@@ -173,16 +190,20 @@ def single_pair_costs(step: Step) -> list[tuple[float, float]]:
     ]
 
 
-def _pass_level(step: Step, budget: float, spread: LatencySpread | None) -> Alternative | None:
+def phase_schedule(
+    step: Step, budget: float, spread: LatencySpread | None, confidence: float | None
+) -> ByPhase | None:
+    """The best single pair for each phase; see `pass_level.best_by_phase` and `compare`."""
     phases = step.trace.timeline["phase"].astype(str).to_numpy()[step.layout.chain]
     assert step.problem.allowed is not None
     # A phase outlasts what the cap averages over, however quick the switches.
     held = step.problem.allowed & ~step.capped
     if held.any():
         step = replace(step, problem=replace(step.problem, allowed=held))
-    found = best_by_phase(step, phases, budget, spread)
-    if found is None:
-        return None
+    return best_by_phase(step, phases, budget, spread, confidence)
+
+
+def _pass_level(step: Step, budget: float, found: ByPhase) -> Alternative:
     pairs = tuple(
         f"{phase}: {step.problem.pairs[pair]}" for phase, pair in found.pair_of_phase.items()
     )

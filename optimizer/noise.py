@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import sqrt
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 from ..data.errors import InfeasibleError, InputError
 from .certificate import play_requests
 from .from_trace import Step
+from .noise_estimate import Estimate, NoiseResult, estimate_choice
 from .plan import played_cost, solve_step
 from .solution import Solution
 from .switch_model import Lag
@@ -39,7 +40,7 @@ from .switch_model import Lag
 if TYPE_CHECKING:
     from .solver import Method
 
-__all__ = ["NoiseResult", "plan_under_noise", "slowdown_limit"]
+__all__ = ["plan_under_noise"]
 
 Array = NDArray[np.float64]
 _MARGINS = (6.0, 4.0, 2.8, 2.0, 1.3)
@@ -50,80 +51,6 @@ _CHOSEN_SD, _HELD_SD = sqrt(1 + _RATIO**2), sqrt(1 + 1 / _RATIO**2)
 _TRIAL_TOLERANCE = 1e-4  # noise outweighs a gap of this size by far
 _FASTEST = -0.9  # no schedule is ten times as fast as its baseline
 _FLOOR = 0.05  # a noisy half keeps at least this share of a cell's mean: no time is negative
-
-
-@dataclass(frozen=True)
-class NoiseResult:
-    """What can be claimed.
-
-    Attributes:
-        confidence: of the budget and of both intervals.
-        slowdown: unbiased estimate, a fraction of the baseline.
-        saving: likewise.
-        slowdown_interval: two-sided.
-        saving_interval: two-sided.
-        slowdown_limit: upper confidence limit of the slowdown, one-sided.
-        met: True if a schedule passed the test; else the fallback's estimates are given.
-        tried: (budget, upper limit) of each schedule tested, in order.
-        seed: of the split.
-        notes: for the schedule file.
-    """
-
-    confidence: float
-    slowdown: float
-    saving: float
-    slowdown_interval: tuple[float, float]
-    saving_interval: tuple[float, float]
-    slowdown_limit: float
-    met: bool
-    tried: tuple[tuple[float, float], ...]
-    seed: int
-    notes: tuple[str, ...] = ()
-
-    def shifted(self, slowdown: float, saving: float) -> NoiseResult:
-        """The same result where something known comes on top of both estimates."""
-        return replace(
-            self,
-            slowdown=self.slowdown + slowdown,
-            saving=self.saving + saving,
-            slowdown_interval=_moved(self.slowdown_interval, slowdown),
-            saving_interval=_moved(self.saving_interval, saving),
-            slowdown_limit=self.slowdown_limit + slowdown,
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        """For the schedule file's ``extra``."""
-        return {
-            "method": "Gaussian thinning, fixed-sequence test",
-            "confidence": self.confidence,
-            "slowdown": self.slowdown,
-            "saving": self.saving,
-            "slowdown_limit": self.slowdown_limit,
-            "met": self.met,
-            "tried": [list(pair) for pair in self.tried],
-            "seed": self.seed,
-        }
-
-
-def _moved(interval: tuple[float, float], by: float) -> tuple[float, float]:
-    return interval[0] + by, interval[1] + by
-
-
-@dataclass(frozen=True)
-class _Estimate:
-    value: float
-    sd: float
-    quantile: float  # one-sided, of Student's t
-    quantile_two_sided: float
-
-    @property
-    def upper(self) -> float:
-        return self.value + self.quantile * self.sd
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        half = self.quantile_two_sided * self.sd
-        return self.value - half, self.value + half
 
 
 def plan_under_noise(
@@ -229,8 +156,8 @@ def _above(least: float | None, trial: float) -> float | None:
 @dataclass(frozen=True)
 class _Tested:
     solution: Solution
-    slowdown: _Estimate
-    saving: _Estimate
+    slowdown: Estimate
+    saving: Estimate
 
 
 def _solve(
@@ -310,68 +237,9 @@ def _choice_at(step: Step, solution: Solution) -> NDArray[np.int32]:
 
 def _estimate(
     held_out: Step, solution: Solution, confidence: float, times: float
-) -> tuple[_Estimate, _Estimate]:
+) -> tuple[Estimate, Estimate]:
     """Slowdown and saving on cells whose error is ``times`` their sd."""
-    return _estimate_choice(held_out, _choice_at(held_out, solution), confidence, times)
-
-
-def slowdown_limit(step: Step, choice: NDArray[np.int32], confidence: float) -> float:
-    """Upper confidence limit of the slowdown of a choice that was not picked cell by cell.
-
-    For one pair throughout, say: on the cells as measured, since little choosing flattered it.
-    """
-    return _estimate_choice(step, choice, confidence, 1.0)[0].upper
-
-
-def _estimate_choice(
-    step: Step, choice: NDArray[np.int32], confidence: float, times: float
-) -> tuple[_Estimate, _Estimate]:
-    problem, sd = step.problem, step.sd
-    assert sd is not None
-    costs = played_cost(step, choice)
-    estimates = []
-    for which, base in enumerate((problem.baseline_time_ns, problem.baseline_energy_mj)):
-        ratio = costs[which] / base
-        weight = _counts(step, choice, which)
-        if step.baseline is not None:
-            constant = np.full_like(choice, step.baseline)
-            weight = weight - ratio * _counts(step, constant, which)
-        terms = (times * weight * sd[which] / base) ** 2
-        central = ratio - 1 if which == 0 else 1 - ratio
-        estimates.append(_Estimate(central, *_spread_of(terms, step.n, confidence)))
-    return estimates[0], estimates[1]
-
-
-def _counts(step: Step, choice: NDArray[np.int32], which: int) -> Array:
-    """(S, F) launches, scales included, of each cell under a choice.
-
-    Where kernels overlap, time is that of the chain, and a kernel beside it counts at the pair it
-    starts at.
-    """
-    rows, scale = step.rows(), step.scales[which]
-    item = np.searchsorted(step.layout.first_rows(), np.arange(len(rows)), side="right") - 1
-    counts = np.zeros(step.tables[0].shape)
-    member = step.layout.chain if which == 0 else np.arange(len(rows))
-    np.add.at(counts, (rows[member], choice[item[member]]), scale[member])
-    return counts
-
-
-def _spread_of(terms: Array, n: Array, confidence: float) -> tuple[float, float, float]:
-    """Standard deviation of a sum, with Student's quantiles (one-sided, two-sided).
-
-    Degrees of freedom after Welch and Satterthwaite; a cell of unknown n counts as well known.
-    """
-    from scipy.stats import norm, t
-
-    total = float(terms.sum())
-    known = np.isfinite(n) & (terms > 0)
-    lost = float((terms[known] ** 2 / np.maximum(n[known] - 1, 1)).sum())
-    tails = confidence, (1 + confidence) / 2
-    if lost <= 0:
-        one, two = (float(norm.ppf(tail)) for tail in tails)
-    else:
-        one, two = (float(t.ppf(tail, total**2 / lost)) for tail in tails)
-    return sqrt(total), one, two
+    return estimate_choice(held_out, _choice_at(held_out, solution), confidence, times)
 
 
 def _on_measured(step: Step, found: Solution, whole: Solution) -> Solution:

@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 
 from .certificate import LAG_SLACK_NS, play_requests
 from .from_trace import Step
+from .incumbent import Requests
+from .noise_estimate import slowdown_limit
 from .plan import played_cost
 from .problem import Problem
 from .scatter import LatencySpread, play_scattered
@@ -31,11 +33,21 @@ _PLAYED, _PLAYED_UNDER_LAG = 40, 400
 _SCATTERED = 60
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ByPhase:
-    """The pair (index) of each phase, the step's exact cost, and what limits the claim."""
+    """One pair a phase.
+
+    Attributes:
+        pair_of_phase: index of each phase's pair.
+        choice: (K,) the pair each item runs at.
+        requests: (M,) items and pairs of the requests under lag; None otherwise.
+        cost: ns and mJ of the step; means over scattering latencies where their spread is known.
+        note: what limits the claim.
+    """
 
     pair_of_phase: dict[str, int]
+    choice: NDArray[np.int32]
+    requests: Requests | None
     cost: tuple[float, float]
     note: str
 
@@ -55,6 +67,7 @@ def best_by_phase(
     phases: NDArray[np.object_],
     budget: float,
     spread: LatencySpread | None = None,
+    confidence: float | None = None,
 ) -> ByPhase | None:
     """The best single pair for each phase within the budget; None if there is none.
 
@@ -63,6 +76,7 @@ def best_by_phase(
         phases: (K,) the phase of each item.
         budget: slowdown allowed, a fraction.
         spread: how latencies scatter under lag; costs are then means over it.
+        confidence: of meeting the budget given the noise of the cells; None for their means.
     """
     names, index = np.unique(phases.astype(str), return_inverse=True)
     sums = _sum_phases(step, index, len(names))
@@ -76,33 +90,56 @@ def best_by_phase(
     most = _PLAYED_UNDER_LAG if isinstance(step.problem.switch, Lag) else _PLAYED
     for combination in chain(_ranked(step, sums, kept, limit_ns, most), single):
         choice = combination[index].astype(np.int32)
-        cost = _cost(step, choice, spread, limit_ns)
-        if cost is not None and cost[0] <= limit_ns:
+        made = _played(step, choice)
+        if made is None:
+            continue
+        cost = _cost(step, *made, spread, limit_ns)
+        if cost[0] + _margin_ns(step, made[0], confidence) <= limit_ns:
             pairs = {name: int(pair) for name, pair in zip(names, combination, strict=True)}
-            return ByPhase(pairs, cost, note)
+            return ByPhase(pairs, *made, cost, note)
     return None
 
 
-def _cost(
-    step: Step, choice: NDArray[np.int32], spread: LatencySpread | None, limit_ns: float
-) -> tuple[float, float] | None:
-    """Exact cost of a choice; under lag of what requests, made in good time, make of it.
+def _margin_ns(step: Step, choice: NDArray[np.int32], confidence: float | None) -> float:
+    """What the noise of a choice's cells may add to its time, at a confidence."""
+    if confidence is None or step.sd is None:
+        return 0.0
+    base_ns = step.problem.baseline_time_ns
+    central = played_cost(step, choice)[0] / base_ns - 1
+    return max(0.0, slowdown_limit(step, choice, confidence) - central) * base_ns
 
-    Where latencies scatter, a choice within the limit as planned is costed by its mean.
+
+def _played(
+    step: Step, choice: NDArray[np.int32]
+) -> tuple[NDArray[np.int32], Requests | None] | None:
+    """What a choice becomes, and its requests: under lag they are made in good time.
+
+    None where a phase is shorter than the latency or the dwell.
     """
     switch = step.problem.switch
     if not isinstance(switch, Lag):
-        return played_cost(step, choice)
+        return choice, None
     problem = replace(step.problem, boundary=None)
-    items, pairs = _requests(problem, switch, choice)
+    requests = _requests(problem, switch, choice)
     try:
-        played = play_requests(problem, int(choice[0]), items, pairs)
+        return play_requests(problem, int(choice[0]), *requests), requests
     except ValueError:
-        return None  # a phase is shorter than the latency or the dwell
-    cost = played_cost(step, played)
-    if spread is None or step.relaxed is not None or cost[0] > limit_ns:
+        return None
+
+
+def _cost(
+    step: Step,
+    choice: NDArray[np.int32],
+    requests: Requests | None,
+    spread: LatencySpread | None,
+    limit_ns: float,
+) -> tuple[float, float]:
+    """Exact cost of a choice; its mean where latencies scatter and it is within the limit."""
+    cost = played_cost(step, choice)
+    if requests is None or spread is None or step.relaxed is not None or cost[0] > limit_ns:
         return cost
-    scatter = play_scattered(problem, played, (items, pairs), spread, samples=_SCATTERED)
+    problem = replace(step.problem, boundary=None)
+    scatter = play_scattered(problem, choice, requests, spread, samples=_SCATTERED)
     return scatter.time_ns, scatter.energy_mj
 
 

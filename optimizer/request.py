@@ -5,6 +5,7 @@ The command line and the batch job both come through here, so that they give the
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -13,10 +14,12 @@ import numpy as np
 from ..data.errors import InfeasibleError
 from ..data.schedule import Alternative, Schedule
 from ..data.trace import Trace
-from .baselines import BEST_SINGLE, compare, recommend
+from .baselines import BEST_SINGLE, compare, phase_schedule, recommend
 from .from_trace import Step, from_trace
-from .noise import NoiseResult, plan_under_noise, slowdown_limit
-from .plan import solve_step
+from .noise import plan_under_noise
+from .noise_estimate import NoiseResult, judge_choice, slowdown_limit
+from .pass_level import ByPhase
+from .plan import played_cost, solve_step
 from .scatter import Scatter, play_scattered, with_lead
 from .solution import Solution
 from .switch_model import Lag
@@ -111,12 +114,20 @@ def optimize_trace(trace: Trace, request: Request) -> Schedule:
         InfeasibleError: no schedule meets the budget.
     """
     step, switches = make_step(trace, request)
+    by_phase = phase_schedule(step, request.budget, switches.spread, request.confidence)
     try:
-        plan = _plan(step, switches, request)
+        plan = _plan(step, switches, request, by_phase)
     except InfeasibleError as error:
         raise _explained(error, step) from error
     alternatives = (
-        compare(step, request.budget, time_limit_s=request.time_limit_s / 4, spread=switches.spread)
+        compare(
+            step,
+            request.budget,
+            time_limit_s=request.time_limit_s / 4,
+            spread=switches.spread,
+            confidence=request.confidence,
+            by_phase=by_phase,
+        )
         if request.baselines
         else ()
     )
@@ -182,23 +193,29 @@ class _Planned:
         return self.solution.saving - self.lost if self.noise is None else self.noise.saving
 
 
-def _plan(step: Step, switches: SwitchChoice, request: Request) -> _Planned:
-    """Solve; where latencies scatter, for the largest budget that leaves room for what they add."""
+def _plan(
+    step: Step, switches: SwitchChoice, request: Request, by_phase: ByPhase | None
+) -> _Planned:
+    """Solve; where latencies scatter, for the largest budget that leaves room for what they add.
+
+    The solver does not know of the scatter, so few and long segments, one a phase, may do better in
+    the end; then they are the schedule.
+    """
     spread = switches.spread
     if spread is None or not isinstance(step.problem.switch, Lag) or step.relaxed is not None:
         return _Planned(*_solve(step, request, request.budget), None, 0.0, 0.0)
     problem = step.problem
     planned = step.with_switch(with_lead(problem, spread))
+    begin_s = time.monotonic()
 
     def at(budget: float) -> _Planned:
-        solution, noise = _solve(planned, request, budget)
-        scatter = play_scattered(
-            problem,
-            solution.choice,
-            (solution.request_item, solution.request_pair),
-            spread,
-            seed=request.seed,
-        )
+        left_s = request.time_limit_s - (time.monotonic() - begin_s)
+        limited = replace(request, time_limit_s=max(left_s, 1.0) / 2)
+        return scattered(*_solve(planned, limited, budget))
+
+    def scattered(solution: Solution, noise: NoiseResult | None) -> _Planned:
+        requests = solution.request_item, solution.request_pair
+        scatter = play_scattered(problem, solution.choice, requests, spread, seed=request.seed)
         lost = scatter.more_mj / problem.baseline_energy_mj
         late = scatter.more_ns / problem.baseline_time_ns
         if noise is not None:
@@ -212,7 +229,8 @@ def _plan(step: Step, switches: SwitchChoice, request: Request) -> _Planned:
             low = trial
         else:
             high = trial
-        if high - low <= _CLOSE * request.budget or trial == 0.0:
+        late = time.monotonic() - begin_s > request.time_limit_s / 2
+        if high - low <= _CLOSE * request.budget or trial == 0.0 or late:
             break
         # First where the scatter seen would just fit, then between.
         first = request.budget - found.late
@@ -224,7 +242,36 @@ def _plan(step: Step, switches: SwitchChoice, request: Request) -> _Planned:
             continue
         if _better(found, best, request.budget):
             best = found
+    if by_phase is not None and by_phase.requests is not None:
+        found = scattered(*_as_solution(step, by_phase, whole, request.budget))
+        if _better(found, best, request.budget):
+            best = found
     return replace(best, solution=_bounded(best.solution, whole.solution))
+
+
+def _as_solution(
+    step: Step, by_phase: ByPhase, like: _Planned, budget: float
+) -> tuple[Solution, NoiseResult | None]:
+    """A pass-level schedule in the place of a solved one."""
+    assert by_phase.requests is not None
+    time_ns, energy_mj = played_cost(step, by_phase.choice)
+    problem = step.problem
+    solution = replace(
+        like.solution,
+        choice=by_phase.choice,
+        request_item=by_phase.requests[0],
+        request_pair=by_phase.requests[1],
+        time_ns=time_ns,
+        energy_mj=energy_mj,
+        slowdown=time_ns / problem.baseline_time_ns - 1,
+        saving=1 - energy_mj / problem.baseline_energy_mj,
+        method="one pair a phase",
+        status="limit",
+    )
+    noise = like.noise
+    if noise is not None:
+        noise = judge_choice(step, by_phase.choice, noise, budget)
+    return solution, noise
 
 
 def _bounded(found: Solution, whole: Solution) -> Solution:

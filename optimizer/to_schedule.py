@@ -11,7 +11,7 @@ from .._version import __version__
 from ..data.schedule import Alternative, Cost, Predicted, Proof, Schedule, Segment
 from ..data.sequence import pack, sequence_of
 from .from_trace import Step
-from .noise import NoiseResult
+from .noise_estimate import NoiseResult
 from .scatter import Scatter
 from .solution import Solution
 from .switch_model import Lag, MatrixStall

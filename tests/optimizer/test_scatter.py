@@ -9,6 +9,7 @@ import pytest
 from clockwright.data import tables
 from clockwright.data.units import GOVERNOR, ClockPair
 from clockwright.optimizer import Lag, Problem, solve
+from clockwright.optimizer.baselines import PASS_LEVEL
 from clockwright.optimizer.request import Request, optimize_trace
 from clockwright.optimizer.scatter import (
     LatencySpread,
@@ -161,3 +162,30 @@ def test_the_budget_holds_with_scatter_and_the_file_tells(confidence):
         low, high = schedule.predicted.slowdown_interval
         assert low < schedule.extra["noise"]["slowdown"] < high
     assert schedule.recommendation == "schedule"
+
+
+def test_a_schedule_is_no_worse_than_one_pair_a_phase():
+    """Where scatter undoes the solver's finer schedule, one pair a phase is the schedule."""
+    time = np.array([[1e5, 1e5, 1.02e5], [1e5, 1e5, 3e5]])
+    energy = np.array([[30.0, 30.0, 15.0], [30.0, 30.0, 35.0]])
+    rows = np.repeat([0, 1], 100)
+    switches = pd.DataFrame(
+        [
+            {
+                "from_core_mhz": a.core_mhz, "from_mem_mhz": 5000, "to_core_mhz": b.core_mhz,
+                "to_mem_mhz": 5000, "latency_ns_p50": 2e6, "latency_ns_p95": 5e6,
+                "provenance": "measured",
+            }
+            for a, b in ((FAST, SLOW), (SLOW, FAST))
+        ]
+    )  # fmt: skip
+    trace = make_trace(
+        time, energy, rows, (GOVERNOR, *PAIRS), switches=tables.SWITCHES.frame(switches),
+        semantic="lag", sd=(1e-4 * time, 1e-4 * energy), n=5,
+        phases=["forward"] * 100 + ["backward"] * 100,
+    )  # fmt: skip
+    for budget in (0.01, 0.03, 0.1):
+        schedule = optimize_trace(trace, Request(budget))
+        rival = next(entry for entry in schedule.baselines if entry.name == PASS_LEVEL)
+        assert schedule.predicted.saving >= rival.saving - 1e-3
+        assert schedule.predicted.slowdown <= budget
