@@ -165,6 +165,15 @@ class GpuJournal:
             time.sleep(0.01)
         return journal
 
+    @classmethod
+    def keeper_of(cls, state: Path, uuid: str) -> str | None:
+        """The keeper that a GPU's journal names, read without its lock; None if there is none."""
+        path = state / f"{uuid}.json"
+        try:
+            return JournalEntry.from_json(read_json(path)).keeper_id if path.exists() else None
+        except InputError:
+            return None  # cleared meanwhile, or unreadable
+
     def _try_lock(self) -> bool:
         try:
             fcntl.flock(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -130,6 +130,10 @@ def repair(
         try:
             journal = GpuJournal.acquire(state, uuid, wait_s=wait_s)
         except DeviceBusyError:
+            # A starting keeper may be at it. Whoever answers for this journal sees it through.
+            if keeper_id is not None and GpuJournal.keeper_of(state, uuid) == keeper_id:
+                text = f"{uuid}: another process has begun to give back what it names"
+                notes.append(RepairNote(uuid, False, text))
             continue
         except KeeperError as error:
             notes.append(RepairNote(uuid, False, str(error)))

@@ -154,6 +154,20 @@ def test_another_keepers_guardian_passes_it_over(gpu: FakeGpu, state: Path) -> N
     assert gpu.core_lock == (1410, 1410)
 
 
+def test_a_guardian_sees_through_what_another_has_begun(gpu: FakeGpu, state: Path) -> None:
+    """A starting keeper holds the lock to repair; if it dies at that, the guardian goes on."""
+    leave(gpu, state, keeper_pid=os.getpid())  # as a zombie's, its process can still be seen
+    other = GpuJournal.acquire(state, gpu.uuid)
+    (note,) = repair(state, keeper_id="gone")
+    assert not note.done
+    assert "another process has begun" in note.text
+    assert repair(state, keeper_id="someone else's") == []
+    other.close()
+    (note,) = repair(state, keeper_id="gone")
+    assert note.done
+    assert gpu.is_pristine
+
+
 def test_the_survey_tells_and_the_repair_run_mends(gpu: FakeGpu, state: Path) -> None:
     assert survey().leftovers == ()
     leave(gpu, state)
