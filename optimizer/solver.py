@@ -1,10 +1,10 @@
 """The way from a problem to a proven schedule.
 
 Stall and free switches: drop dominated cells, bound by the Lagrangian dual, splice its two paths,
-then close the gap. Where switches cost, that is to fix cells by reduced cost and to search labels
-under rising caps; where they are free, a knapsack search. What the caps leave open goes to an
-integer program. Each step is taken only if the gap is still over the tolerance and time is left.
-Lag has its own module with the same steps.
+then close the gap. Where switches cost, that is to fix cells by reduced cost, to branch on blocks
+that no multiplier settles, and to search labels under rising caps; where they are free, a knapsack
+search. What the caps leave open goes to an integer program. Each step is taken only if the gap is
+still over the tolerance and time is left. Lag has its own module with the same steps.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from ..data.errors import InfeasibleError, InputError
+from .branching import Node, branch
 from .certificate import evaluate
 from .deadline import Deadline
 from .dual import Dual, Point, close, maximise, turn_at
@@ -41,10 +42,9 @@ _BACKENDS: dict[str, Backend] = {
     "full-ilp-scip": "scip",
 }
 
-# Labels kept at one position; 0 is the integer program, all that is left to try after a knapsack
-# search: without switches labels meet in one place and tell little apart.
+# Labels kept at one position; 0 is the integer program. The rounds after the first go over the
+# parts that branching makes.
 _CAPS = (300, 3_000, 0, 20_000)
-_CAPS_FREE = (0,)
 _MOST_ILP_CELLS = 4_000
 # The budget less the gaps is rounded, and so are running sums: bounds are proven for a budget
 # looser by this fraction, schedules are admitted by the certificate's exact sums alone.
@@ -132,32 +132,41 @@ def _close_gap(
     inst: Instance, hold: Incumbent, dual: Dual, budget_ns: float, deadline: Deadline
 ) -> None:
     """Fixing, labels under rising caps, and the integer program on what they leave open."""
-    free = inst.stall.worst == (0.0, 0.0)
-    if free:
+    root = Node(hold.bound_mj, 0, inst, dual)
+    if inst.stall.worst == (0.0, 0.0):
         close_free(inst, hold, dual.multiplier, budget_ns, deadline)
+        if not hold.closed and not deadline.passed:
+            _round([root], hold, budget_ns, 0, deadline)
+        return
+    nodes = [root]
+    for number, cap in enumerate(_CAPS):
+        if number == 1:
+            nodes = branch(root, hold, budget_ns, deadline)
+        _round(nodes, hold, budget_ns, cap, deadline)
         if hold.closed or deadline.passed:
             return
-    sweeper = Sweeper(inst, 1.0, dual.multiplier)
-    turn = turn_at(sweeper)
-    for cap in _CAPS_FREE if free else _CAPS:
-        bound = _one_round(inst, hold, dual.multiplier, budget_ns, sweeper, turn, cap, deadline)
-        hold.prove(bound * (1 - inst.n_blocks * 2.0**-50), "labels" if cap else "ilp")
-        if hold.closed or deadline.passed:
-            return
+
+
+def _round(
+    nodes: list[Node], hold: Incumbent, budget_ns: float, cap: int, deadline: Deadline
+) -> None:
+    """One cap over all parts of the problem; the least of their bounds holds for the whole."""
+    for node in nodes:
+        bound_mj = _one_round(node, hold, budget_ns, cap, deadline)
+        bound_mj *= 1 - node.inst.n_blocks * 2.0**-50
+        node.bound_mj = max(node.bound_mj, bound_mj)
+    if nodes:
+        hold.prove(min(node.bound_mj for node in nodes), "labels" if cap else "ilp")
 
 
 def _one_round(
-    inst: Instance,
-    hold: Incumbent,
-    multiplier: float,
-    budget_ns: float,
-    sweeper: Sweeper,
-    turn: int,
-    cap: int,
-    deadline: Deadline,
+    node: Node, hold: Incumbent, budget_ns: float, cap: int, deadline: Deadline
 ) -> float:
     """A bound from one pass over the start states that may still win; cap 0 asks the ILP."""
+    inst, multiplier = node.inst, node.dual.multiplier
     gain, share = hold.tolerance * 0.9, multiplier * budget_ns
+    sweeper = Sweeper(inst, 1.0, multiplier)
+    turn = turn_at(sweeper)
     closed = close(sweeper, turn, deadline, stop_at=hold.energy_mj * (1 - gain) + share)
     bound = np.inf
     for s in np.argsort(closed.starts, kind="stable") if inst.cyclic else [0]:

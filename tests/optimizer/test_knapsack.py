@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from clockwright.data.units import ClockPair
-from clockwright.optimizer import Free, Problem, knapsack, solve
+from clockwright.optimizer import Free, Problem, knapsack, solve, solver
 
 PAIRS = tuple(ClockPair(1000 + 10 * f, 5000) for f in range(12))
 
@@ -53,7 +53,7 @@ def test_bounds_hold_whatever_the_caps_and_hairs_drop(
     assert exact.gap < 1e-12
     for passes in (((3.0, 2),), ((10.0, 10),), ((np.inf, 1),), ((1e3, 5), (np.inf, 20))):
         monkeypatch.setattr(knapsack, "_PASSES", passes)
-        monkeypatch.setattr("clockwright.optimizer.solver._CAPS_FREE", ())
+        monkeypatch.setattr(solver, "_MOST_ILP_CELLS", 0)
         rough = solve(problem, 0.03, tolerance=0.0)
         assert rough.energy_mj >= exact.energy_mj * (1 - 1e-12)
         assert rough.lower_bound_mj <= exact.energy_mj * (1 + 1e-12)
