@@ -86,14 +86,15 @@ def plan_under_noise(
         raise InputError(f"confidence must be from 50% to under 100%, got {confidence:g}")
     if step.sd is None:
         raise InputError("the trace has no spread in its cells: nothing to be confident about")
-    share = time_limit_s / (len(_MARGINS) + 4)  # a probe and the whole problem come on top
+    share = time_limit_s / (len(_MARGINS) + 3)  # a probe and the whole problem come on top
 
     def solve(on: Step, slowdown: float) -> Solution:
         rough = max(_TRIAL_TOLERANCE, tolerance or 0.0)
         return _solve(on, slowdown, time_limit_s=share, tolerance=rough, method=method)
 
     rng = np.random.default_rng(seed)
-    whole = solve_step(step, budget, time_limit_s=2 * share, tolerance=tolerance, method=method)
+    # Its bound is held against a cautious schedule: far more than this tolerance lies between.
+    whole = solve(step, budget)
     chosen_on, held_out = _split(step, rng, 1.0, _RATIO)
     trials = _trial_budgets(chosen_on, budget, confidence, rng, solve)
     tried: list[tuple[float, float]] = []
