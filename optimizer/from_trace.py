@@ -232,6 +232,11 @@ def _columns(trace: Trace, used: Ints, base_pair: ClockPair, drop: bool) -> tupl
     """The trace's pairs that every kernel has cells at, in order; and what was left out."""
     pairs = trace.clock_pairs()
     known = np.isfinite(trace.grid("duration_ns")) & np.isfinite(trace.grid("energy_mj"))
+    if not np.isfinite(trace.grid("energy_mj")).any():
+        raise InputError(
+            "the trace is a timeline without energies: plan with --assume GPU (rtx3080ti, v100, "
+            "h200), labelled so, or trace the step"
+        )
     whole = known[used].all(axis=0)
     # The governor is never chosen: without cells of its own it simply is not a candidate.
     optional = np.array([pair.is_governor for pair in pairs])

@@ -1,0 +1,107 @@
+"""``clockwright import`` as a user types it: other tools' files in, a plan out."""
+
+import gzip
+import json
+
+import pytest
+
+from clockwright.cli import main
+from clockwright.data import schedule as schedules
+from clockwright.data import trace as traces
+
+
+def kernel(name, start, took, *, correlation, block=128):
+    return {
+        "ph": "X", "cat": "kernel", "name": name, "ts": start, "dur": took, "pid": 0, "tid": 7,
+        "args": {
+            "device": 0, "stream": 7, "correlation": correlation, "grid": [64, 1, 1],
+            "block": [block, 1, 1], "registers per thread": 32, "shared memory": 0,
+        },
+    }  # fmt: skip
+
+
+def document(steps=3, rank=None):
+    events = []
+    for step in range(steps):
+        at = 1000.0 * step
+        for number, (name, took) in enumerate([("gemm", 300.25), ("copy", 99.125)]):
+            launch = 10 * step + number
+            events.append(
+                {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 9, "tid": 9,
+                 "ts": at + 10 * number, "dur": 5.0, "args": {"correlation": launch}}
+            )  # fmt: skip
+            events.append(kernel(name, at + 50 + 400 * number, took, correlation=launch))
+        events.append(
+            {"ph": "X", "cat": "user_annotation", "name": f"ProfilerStep#{step}", "pid": 9,
+             "tid": 9, "ts": at, "dur": 900.0, "args": {}}
+        )  # fmt: skip
+    events.append(
+        {"ph": "X", "cat": "gpu_memcpy", "name": "Memcpy HtoD", "pid": 0, "tid": 7, "ts": 950.0,
+         "dur": 2.0, "args": {"device": 0, "stream": 7}}
+    )  # fmt: skip
+    whole = {"schemaVersion": 1, "traceEvents": events}
+    if rank is not None:
+        whole["distributedInfo"] = {"rank": rank, "world_size": 2}
+    return json.dumps(whole)
+
+
+def imported(capsys, *arguments):
+    capsys.readouterr()
+    assert main(["import", *map(str, arguments), "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_a_kineto_trace_is_told_by_its_content_and_counted(tmp_path, capsys):
+    path = tmp_path / "trace.json"  # gzip named json
+    path.write_bytes(gzip.compress(document().encode()))
+    found = imported(capsys, path, "-o", tmp_path / "T")
+    assert (found["kernels"], found["steps"], found["streams"]) == (6, 3, 1)
+    assert found["total_kernel_ns"] == 3 * (300_250 + 99_125)
+    assert sum(found["dropped"].values()) == 1
+    assert "copy" in next(iter(found["dropped"]))
+    trace = traces.read(tmp_path / "T")
+    assert trace.timeline["duration_ns"].tolist() == [300_250, 99_125]
+    assert trace.provenance == "imported"
+
+
+def test_a_folder_of_ranks_becomes_a_trace_a_rank(tmp_path, capsys):
+    folder = tmp_path / "ranks"
+    folder.mkdir()
+    for rank in range(2):
+        (folder / f"worker{rank}.json").write_text(document(rank=rank))
+    found = imported(capsys, folder, "-o", tmp_path / "T")
+    assert found["kernels"] == 12
+    assert len(found["output"]) == 2
+    for path in found["output"]:
+        assert len(traces.read(tmp_path / "T" / path.rsplit("/", 1)[-1]).timeline) == 2
+
+
+def test_a_timeline_is_planned_with_an_assumed_gpu_and_says_so(tmp_path, capsys):
+    (tmp_path / "t.json").write_text(document())
+    imported(capsys, tmp_path / "t.json", "-o", tmp_path / "T")
+    command = ["optimize", str(tmp_path / "T"), "-o", str(tmp_path / "S.json")]
+    assert main(command) == 2
+    assert "--assume" in capsys.readouterr().err
+    assert main([*command, "--assume", "h200", "--max-slowdown", "5%"]) == 0
+    assert "assumed" in capsys.readouterr().out
+    assert schedules.read(tmp_path / "S.json").provenance == "assumed"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "empty"),
+        (document().encode()[:900], "byte"),
+        (gzip.compress(document().encode())[:-30], "gzip"),
+        (b'{"traceEvents": []}', "kernel"),
+        (b"\x00\x01\x02 nothing of the kind", "no kind known"),
+    ],
+)
+def test_what_cannot_be_read_is_one_line_and_nothing_is_written(tmp_path, capsys, content, message):
+    (tmp_path / "bad.json").write_bytes(content)
+    assert main(["import", str(tmp_path / "bad.json"), "-o", str(tmp_path / "T")]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "bad.json" in said
+    assert message in said
+    assert not (tmp_path / "T").exists()
