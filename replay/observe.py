@@ -81,8 +81,11 @@ class KernelObserver:
         """Start PyTorch's profiler."""
         from torch.profiler import ProfilerActivity, profile
 
+        # One cycle is all there is; without the last option some versions warn that more are lost.
         self._profiler = profile(
-            activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], record_shapes=True
+            activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA],
+            record_shapes=True,
+            acc_events=True,
         )
         self._profiler.start()
 

@@ -161,8 +161,11 @@ def profile_to(path: Path, body: Callable[[], object]) -> None:
     from torch.profiler import ProfilerActivity, profile
 
     try:
+        # One cycle is all there is; without the last option some versions warn that more are lost.
         profiler = profile(
-            activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], record_shapes=True
+            activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA],
+            record_shapes=True,
+            acc_events=True,
         )
         profiler.start()
     except RuntimeError as error:
