@@ -35,7 +35,7 @@ from .ranks import local_rank
 from .run import arms_of, check_gpu
 from .triggers.cuda_driver import CudaDriver
 from .triggers.runners import EagerRunner, GraphRunner, NumberedArm, Runner, number_arms
-from .triggers.writers import StreamWriter
+from .triggers.writers import SideStreamWriter, StreamWriter
 from .verify import Arm, BlockReading, Player
 
 if TYPE_CHECKING:
@@ -241,7 +241,10 @@ def open_hardware(
         keeper.acquire(gpu.info.uuid, table)
         page = stack.enter_context(TriggerPage.create())
         driver = CudaDriver.load()
-        writer = stack.enter_context(StreamWriter(page, driver))
+        # Beside the step's stream, since the step's next kernels would wait for a write in it.
+        writer = stack.enter_context(
+            SideStreamWriter(page, driver, device=index) if eager else StreamWriter(page, driver)
+        )
         keeper.arm(page)
         stack.callback(keeper.disarm)
         runner: Runner = EagerRunner(step, writer) if eager else GraphRunner(step, writer, driver)

@@ -39,7 +39,7 @@ from .plan import Plan, plan_of
 from .ranks import schedule_path
 from .run import check_gpu
 from .triggers.eager import AnchoredTriggers
-from .triggers.writers import HostWriter, StreamWriter, Writer
+from .triggers.writers import HostWriter, SideStreamWriter, Writer
 
 if TYPE_CHECKING:
     import torch
@@ -213,7 +213,7 @@ class ReplaySession:
         from .triggers.cuda_driver import CudaDriver
 
         # The loop's current device may be another than the model's.
-        return StreamWriter(page, CudaDriver.load(), device=device.index)
+        return SideStreamWriter(page, CudaDriver.load(), device=device.index)
 
     def _disarm(self) -> None:
         if self._keeper is not None:

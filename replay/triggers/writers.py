@@ -125,12 +125,18 @@ class SideStreamWriter(StreamWriter):
     """Writes on a stream of its own, once what the current stream holds so far has ended.
 
     Kernels launched after the write do not wait for it. Writes keep their order.
+
+    Args:
+        page: the page to write to.
+        driver: the CUDA driver.
+        device: number of the GPU whose current stream is followed; by default the current one.
     """
 
-    def __init__(self, page: TriggerPage, driver: CudaDriver) -> None:
+    def __init__(self, page: TriggerPage, driver: CudaDriver, *, device: int | None = None) -> None:
         import torch
 
-        self._side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        self._device = device
+        self._side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
         super().__init__(page, driver, stream=lambda: int(self._side.cuda_stream))
 
@@ -141,7 +147,9 @@ class SideStreamWriter(StreamWriter):
             DeviceError: the driver refused.
         """
         # What waits has taken note of the event's record before the next one, so one event does.
-        self._event.record()
+        import torch
+
+        self._event.record(torch.cuda.current_stream(self._device))
         self._side.wait_event(self._event)
         super().write(sequence)
 
