@@ -26,7 +26,6 @@ __all__ = ["Backend", "LinearModel", "Outcome", "run_ilp"]
 Array = NDArray[np.float64]
 Backend = Literal["highs", "cpsat", "scip"]
 
-_GRACE_S = 1.0  # what a back end may overrun its limit by before it is killed
 _START_S = 1.5  # an interpreter with OR-tools takes about this to start
 
 
@@ -89,7 +88,7 @@ def run_ilp(model: LinearModel, backend: Backend, deadline: Deadline, threads: i
             [sys.executable, "-m", __package__ + ".ilp_worker"],
             input=buffer.getvalue(),
             capture_output=True,
-            timeout=left_s + _START_S + _GRACE_S,
+            timeout=deadline.left_s,
             env={**os.environ, "PYTHONPATH": path},
             check=False,
         )

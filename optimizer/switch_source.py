@@ -232,9 +232,9 @@ def _from_table(table: pd.DataFrame, source: str, device: _Device, dwell: int) -
         "transitions": len(table),
         "median_ns": float(np.median(time)),
     }
-    notes: tuple[str, ...] = ()
+    notes = _strangers(table, device.pairs, source)
     if share < 1:
-        notes = (
+        notes += (
             f"{share:.0%} of the transitions between clock pairs are in the switch table; the "
             "others take the nearest one's cost",
         )
@@ -254,6 +254,25 @@ def _from_table(table: pd.DataFrame, source: str, device: _Device, dwell: int) -
         energy = np.where(np.isnan(energy), time * power_w * 1e-6, energy)
     energies, _ = _fill(table, device.pairs, energy, source)
     return SwitchChoice(_simplest(device.pairs, filled, energies), described, notes)
+
+
+def _strangers(table: pd.DataFrame, pairs: Sequence[ClockPair], source: str) -> tuple[str, ...]:
+    """A note on rows whose clocks no pair of the trace has: another GPU's table, or a finer one."""
+    known = {
+        "core": {pair.core_mhz for pair in pairs},
+        "mem": {pair.mem_mhz for pair in pairs},
+    }
+    strange = np.zeros(len(table), dtype=bool)
+    for column in _CLOCKS:
+        values = table[column]
+        clock = column.split("_")[1]
+        strange |= (values.notna() & ~values.isin(list(known[clock]))).to_numpy(dtype=bool)
+    if not strange.any():
+        return ()
+    return (
+        f"{strange.sum()} of {len(table)} rows of switch table {source} name clocks that no pair "
+        "of the trace has; they count only as neighbours of those it has",
+    )
 
 
 def _fill(

@@ -142,3 +142,10 @@ def test_the_measured_v100_table_loads(datasets):
     assert isinstance(found.model, MatrixStall)
     row = frame[(frame["from_core_mhz"] == 1530) & (frame["to_core_mhz"] == 1252)]
     assert found.model.time_ns[0, 1] == pytest.approx(float(row["latency_ns_p50"].iloc[0]))
+
+
+def test_rows_of_clocks_the_trace_does_not_have_are_told():
+    other = table([(1800, 9000, 1200, 9000, 10.0, None, 0.1), (1800, 9000, 990, 9000, 9.0, None, 0.1),
+                   (1800, 9000, 1800, 5000, 300.0, None, 0.3)])  # fmt: skip
+    notes = choose_switches("measured", PAIRS, table=other).notes
+    assert any("1 of 3 rows" in note and "no pair of the trace has" in note for note in notes)
