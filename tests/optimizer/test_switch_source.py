@@ -145,7 +145,12 @@ def test_the_measured_v100_table_loads(datasets):
 
 
 def test_rows_of_clocks_the_trace_does_not_have_are_told():
-    other = table([(1800, 9000, 1200, 9000, 10.0, None, 0.1), (1800, 9000, 990, 9000, 9.0, None, 0.1),
-                   (1800, 9000, 1800, 5000, 300.0, None, 0.3)])  # fmt: skip
+    other = table(
+        [
+            (1800, 9000, 1200, 9000, 10.0, None, 0.1),
+            (1800, 9000, 990, 9000, 9.0, None, 0.1),
+            (1800, 9000, 1800, 5000, 300.0, None, 0.3),
+        ]
+    )
     notes = choose_switches("measured", PAIRS, table=other).notes
     assert any("1 of 3 rows" in note and "no pair of the trace has" in note for note in notes)
