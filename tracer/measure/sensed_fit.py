@@ -204,7 +204,6 @@ class _Design:
         self.log_x = np.log(self.clock / self.reference)
         self.calls = np.array([[p.calls.get(o, 0) for o in operators] for p in points], float)
         self.energy = np.array([p.energy_mj for p in points])
-        self.time_ns = np.array([p.time_ns for p in points])
         known = [p.temperature_c for p in points if p.temperature_c is not None]
         self.mean_c = float(np.mean(known)) if known else 0.0
         warm = [self.mean_c if p.temperature_c is None else p.temperature_c for p in points]
@@ -213,15 +212,19 @@ class _Design:
         self.wait_ns = np.array([p.wait_cycles for p in points]) / self.clock * 1e3
 
     def start(self) -> Floats:
-        """Each operator's energy from the mix that holds most of it; waits' from the laziest."""
-        rows = (self.calls / self.time_ns[:, None]).argmax(axis=0)
-        count = self.calls[rows, np.arange(self.calls.shape[1])]
-        busy = np.maximum(self.time_ns[rows] - self.wait_ns[rows], 1.0) / self.time_ns[rows]
-        each = np.maximum(self.energy[rows] * busy, 1e-9) / count
-        idle = int((self.wait_ns / self.time_ns).argmax())
-        wait_w = float(self.energy[idle] / self.time_ns[idle] * 1e6)
-        priors = np.full(len(each), _ENERGY_PRIOR)
-        return np.concatenate([np.log(each), priors, [np.log(wait_w), 0.5, 0.0]])
+        """Energies by least squares at the priors' exponents, none negative."""
+        from scipy.optimize import nnls
+
+        own = self.calls * np.exp(_ENERGY_PRIOR * self.log_x)[:, None]
+        wait = np.exp(0.5 * self.log_x) * self.wait_ns * 1e-6
+        design = np.column_stack([own, wait]) / self.energy[:, None]
+        size = np.maximum(design.max(axis=0), 1e-300)  # columns of one size
+        found = nnls(design / size, np.ones(len(self.energy)))[0] / size
+        # What came out at nothing may still be something: a thousandth of the mix with most of it.
+        least = 1e-3 / size
+        found = np.maximum(found, least)
+        priors = np.full(self.calls.shape[1], _ENERGY_PRIOR)
+        return np.concatenate([np.log(found[:-1]), priors, [np.log(found[-1]), 0.5, 0.0]])
 
     def _parts(self, p: Floats) -> tuple[Floats, Floats, Floats]:
         """(M, O) energy of each operator in each mix, (M,) of its waits, (M,) the heat's factor."""
