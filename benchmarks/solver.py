@@ -38,7 +38,7 @@ class Case:
     kernels: int
     pairs: int
     switch: str
-    gap: float = 1e-4
+    target_gap: float = 1e-4
     time_limit_s: float = 30.0
     layers: bool = False
     drift: bool = False
@@ -124,7 +124,9 @@ def run_case(case: Case) -> Result:
             drift=case.drift,
         )
         begin, cpu = time.perf_counter(), cpu_s()
-        found = solve(problem, case.slowdown, time_limit_s=case.time_limit_s, tolerance=case.gap)
+        found = solve(
+            problem, case.slowdown, time_limit_s=case.time_limit_s, tolerance=case.target_gap
+        )
         result.seconds.append(time.perf_counter() - begin)
         result.cpu_seconds.append(cpu_s() - cpu)
         result.gaps.append(found.gap)
@@ -192,7 +194,7 @@ def _cases(arguments: argparse.Namespace) -> Iterator[Case]:
         kernels,
         pairs,
         arguments.switch,
-        arguments.gap or (known.gap if known else 1e-4),
+        arguments.gap or (known.target_gap if known else 1e-4),
         arguments.time_limit or (known.time_limit_s if known else 30.0),
         layers=arguments.layers or bool(known and known.layers),
         drift=arguments.drift,
