@@ -9,7 +9,6 @@ import pytest
 
 from clockwright.tracer.measure.sensed_fit import fit_mixes, point_of
 
-
 pytestmark = pytest.mark.slow  # the fit of 188 mixes takes some seconds
 
 
