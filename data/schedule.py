@@ -307,13 +307,24 @@ def _from_json(document: dict[str, Any]) -> Schedule:
     )
 
 
-def check_trace(schedule: Schedule, trace: Trace) -> None:
-    """Refuse a schedule made for another kernel sequence.
+def check_trace(schedule: Schedule, trace: Trace, *, sequence: bool = True) -> None:
+    """Refuse a schedule made for another kernel sequence, or for another kind of GPU.
+
+    Args:
+        schedule: the schedule.
+        trace: the trace.
+        sequence: compare the kernel sequences too.
 
     Raises:
-        MismatchError: the fingerprints differ.
+        MismatchError: the fingerprints or the GPUs' names differ.
     """
-    if schedule.trace["fingerprint"] != trace.fingerprint:
+    made_for, here = schedule.gpu.get("name"), trace.gpu.get("name")
+    if made_for != here:
+        raise MismatchError(
+            f"the schedule was made for {made_for}, and this trace is of {here}: its clocks and "
+            "its kernels' times are others; optimize this trace first"
+        )
+    if sequence and schedule.trace["fingerprint"] != trace.fingerprint:
         raise MismatchError(
             f"the schedule was made for another trace: it covers {schedule.trace['kernels']} "
             f"kernels ({schedule.trace['fingerprint'][:19]}), this trace has "

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from clockwright.data import schedule as schedules
+from clockwright.data.errors import MismatchError
 from clockwright.data.schedule import Anchor
 from clockwright.data.sequence import sequence_of, unpack
 from clockwright.optimizer.from_trace import from_trace
@@ -134,3 +135,13 @@ def test_spread_gives_intervals_and_a_confidence():
     assert believed.budget["confidence"] is None
     assert believed.predicted.saving_interval is None
     assert believed.predicted.energy_mj <= schedule.predicted.energy_mj
+
+
+def test_a_trace_of_another_gpu_is_not_the_schedules():
+    trace = random_trace(4)
+    schedule = optimize_trace(trace, Request(0.05, switches="1us"))
+    other = replace(trace, gpu={"name": "another GPU", "simulated": False})
+    with pytest.raises(MismatchError, match="this trace is of another GPU"):
+        schedules.check_trace(schedule, other)
+    with pytest.raises(MismatchError, match="this trace is of another GPU"):
+        schedules.check_trace(schedule, other, sequence=False)
