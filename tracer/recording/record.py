@@ -2,7 +2,8 @@
 
 Raw figures stay beside the output, in ``OUTPUT.recording``: ``unlocked`` holds the last recording
 without clocks set, ``locked`` a sweep that a second run continues. Whatever ends a recording early,
-what can be put together of it is written first and marked partial.
+what can be put together of it is written first and marked partial: to the output, or to
+``OUTPUT.partial`` where the output holds a whole trace already.
 """
 
 from __future__ import annotations
@@ -88,6 +89,7 @@ def record(
     set_clocks: bool = False,
     sweep: SweepOptions | None = None,
     on_progress: Callable[[Progress], None] | None = None,
+    on_partial: Callable[[Path], None] | None = None,
 ) -> Trace:
     """Record the step and write its trace folder.
 
@@ -98,6 +100,7 @@ def record(
             themselves. True: a sweep over locked pairs, through the clock keeper.
         sweep: what to visit, with ``set_clocks``.
         on_progress: called before each pair of a sweep.
+        on_partial: called with the folder of a partial trace, once it is written.
 
     Raises:
         DeviceBusyError: others compute on the GPU.
@@ -106,43 +109,46 @@ def record(
     output = Path(output)
     notes = refuse_busy(instrument.gpu)
     raw = output.with_name(output.name + ".recording")
-    if set_clocks:
-        trace = _locked(instrument, output, raw / "locked", sweep, on_progress, notes)
-    else:
-        trace = _unlocked(instrument, output, raw / "unlocked", notes)
-    return trace
 
+    def keep(trace: Trace) -> None:
+        folder = output.with_name(output.name + ".partial") if _is_whole(output) else output
+        _write(trace, folder, notes)
+        if on_partial is not None:
+            on_partial(folder)
 
-def _unlocked(instrument: Instrument, output: Path, raw: Path, notes: tuple[str, ...]) -> Trace:
-    shutil.rmtree(raw, ignore_errors=True)
+    if not set_clocks:
+        try:
+            trace = instrument.measure(_emptied(raw / "unlocked"), sensed=True)
+        except MeasurementInterrupted as stop:
+            keep(stop.trace)
+            raise
+        return _write(trace, output, (*notes, *_heat_note(trace)))
+    locked = LockedSweep(instrument, raw / "locked", sweep, on_progress=on_progress)
     try:
-        raw.mkdir(parents=True)
-    except OSError as error:
-        raise InputError(f"cannot write {raw}: {error.strerror}") from error
-    try:
-        trace = instrument.measure(raw, sensed=True)
-    except MeasurementInterrupted as stop:
-        _write(stop.trace, output, notes)
-        raise
-    return _write(trace, output, (*notes, *_heat_note(trace)))
-
-
-def _locked(
-    instrument: Instrument,
-    output: Path,
-    raw: Path,
-    options: SweepOptions | None,
-    on_progress: Callable[[Progress], None] | None,
-    notes: tuple[str, ...],
-) -> Trace:
-    sweep = LockedSweep(instrument, raw, options, on_progress=on_progress)
-    try:
-        return _write(sweep.run(), output, notes)
+        return _write(locked.run(), output, notes)
     except (ClockwrightError, KeyboardInterrupt):
-        trace = sweep.trace()
-        if trace is not None:
-            _write(trace, output, notes)
+        part = locked.trace()
+        if part is not None:
+            keep(part)
         raise
+
+
+def _emptied(folder: Path) -> Path:
+    """One of our own raw folders, made anew."""
+    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        folder.mkdir(parents=True)
+    except OSError as error:
+        raise InputError(f"cannot write {folder}: {error.strerror}") from error
+    return folder
+
+
+def _is_whole(output: Path) -> bool:
+    """True if a trace is there that is not partial."""
+    try:
+        return trace_file.read(output).partial is None
+    except InputError:
+        return False
 
 
 def _write(trace: Trace, output: Path, notes: tuple[str, ...]) -> Trace:

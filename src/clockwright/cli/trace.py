@@ -235,9 +235,14 @@ def _record_real(
                 set_clocks=request.set_clocks,
                 sweep=sweep,
                 on_progress=on_progress,
+                on_partial=_tell_kept,
             )
     finally:
         device.close()
+
+
+def _tell_kept(folder: Path) -> None:
+    click.echo(f"what was measured until then is kept, marked partial, in {folder}", err=True)
 
 
 def _measure_switches(

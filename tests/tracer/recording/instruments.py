@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 
 from clockwright.data import tables
-from clockwright.data.trace import Trace
+from clockwright.data.trace import Baseline, Trace
 
 KERNELS = ("gemm", "copy", "norm")
 COUNTS = (3, 2, 2)
@@ -79,6 +79,7 @@ class ScriptedInstrument:
             gpu={"name": info.name, "uuid": info.uuid, "driver": info.driver, "simulated": False},
             workload={"name": self._workload["name"], "options": self._workload["options"]},
             provenance="measured",
+            baseline=Baseline(time_ns=float(time_ns @ COUNTS), energy_mj=float(energy_mj @ COUNTS)),
             timeline=pd.DataFrame(
                 {
                     "index": range(len(order)),
