@@ -30,6 +30,7 @@ copy,1000,800,1.001,8
 gemm,auto,auto,2.0,30
 gemm,1000,800,2.9,29
 """
+OPTIMIZE = ("optimize", "T", "-o", "S.json", "--switches", "free", "--max-slowdown", "50%")
 # A user's folder that holds the very names our folders have at the root.
 USER_SCRIPT = """
 import data, optimizer
@@ -103,9 +104,7 @@ def main() -> None:
         sys.stdout.write(run(python, "script.py", cwd=user, env=env))
         sys.stdout.write(run(command, "--version", cwd=user, env=env))
         sys.stdout.write(run(command, "import", "sweep.csv", "-o", "T", cwd=user, env=env))
-        sys.stdout.write(
-            run(command, "optimize", "T", "-o", "S.json", "--switches", "free", cwd=user, env=env)
-        )
+        sys.stdout.write(run(command, *OPTIMIZE, cwd=user, env=env))
         sys.stdout.write(f"{wheel.name}: built from the sdist, installed, and run elsewhere\n")
 
 
