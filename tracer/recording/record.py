@@ -20,8 +20,9 @@ from ..gpu.protocol import Gpu, ThrottleReason
 from ..gpu.select import find_nvml_uuid, list_gpus
 from .instrument import Instrument, MeasurementInterrupted
 from .locked_sweep import LockedSweep, Progress, SweepOptions
+from .session import MeasureOptions
 
-__all__ = ["check_request", "cuda_device", "record", "refuse_busy"]
+__all__ = ["check_request", "cuda_device", "how_much", "record", "refuse_busy"]
 
 
 def check_request(output: Path, *, set_clocks: bool, sweep: SweepOptions, switches: bool) -> None:
@@ -80,6 +81,24 @@ def cuda_device(spec: str) -> str:
     raise InputError(
         f"{spec} is hidden from CUDA here (CUDA_VISIBLE_DEVICES); name a GPU that is visible"
     )
+
+
+def how_much(
+    *, set_clocks: bool, deadline_s: float | None = None, repeats: int | None = None
+) -> MeasureOptions:
+    """How much one measurement takes in.
+
+    Args:
+        set_clocks: it is one of many in a sweep, and shorter for that.
+        deadline_s: begin nothing new so long after its start, where it is the only one.
+        repeats: profiled steps.
+    """
+    options = MeasureOptions()
+    if repeats is not None:
+        options = replace(options, timeline_steps=repeats)
+    if set_clocks:
+        return replace(options, step_seconds=1.5, mix_seconds=0.6)
+    return options if deadline_s is None else replace(options, deadline_s=deadline_s)
 
 
 def record(

@@ -29,7 +29,7 @@ from ..gpu.protocol import Gpu
 from ..gpu.select import open_gpu
 from .instrument import Instrument, SessionInstrument
 from .locked_sweep import SweepOptions
-from .record import check_request, cuda_device, record, refuse_busy
+from .record import check_request, cuda_device, how_much, record, refuse_busy
 
 if TYPE_CHECKING:
     import torch
@@ -152,7 +152,8 @@ class Recorder:
 
     def _instrument(self, gpu: Gpu, step: Any, device: str) -> Instrument:
         name: dict[str, Any] = {"name": self._name, "options": {}, "fingerprint": None}
-        return SessionInstrument(None, gpu, device=device, step=step, name=name)
+        options = how_much(set_clocks=self._set_clocks, deadline_s=self._sweep.deadline_s)
+        return SessionInstrument(None, gpu, device=device, options=options, step=step, name=name)
 
     def _device(self) -> Any:
         if not self._is_simulated:
@@ -207,7 +208,7 @@ def trace(
             nothing is set.
         pairs: visit these pairs and no others (``1410/9501``).
         exhaustive: measure every pair.
-        minutes: begin no pair so long after the start.
+        minutes: begin nothing new so long after the start.
         warm_up: steps to run before the one that is recorded, that one included.
         seed: of a simulated GPU.
 

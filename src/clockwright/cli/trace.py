@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from ..data.trace import Trace
     from ..tracer.recording.locked_sweep import Progress, SweepOptions
-    from ..tracer.recording.session import MeasureOptions
 
 __all__ = ["command"]
 
@@ -181,19 +180,6 @@ class _RealRequest:
             deadline_s=None if self.minutes is None else self.minutes * 60,
         )
 
-    def measuring(self) -> MeasureOptions:
-        """How much to measure at each pair."""
-        from ..tracer.recording.session import MeasureOptions
-
-        options = MeasureOptions()
-        if self.repeats is not None:
-            options = replace(options, timeline_steps=self.repeats)
-        if self.set_clocks:
-            return replace(options, step_seconds=1.5, mix_seconds=0.6)
-        if self.minutes is not None:
-            options = replace(options, deadline_s=self.minutes * 60)
-        return options
-
 
 def _record_real(
     workload: str,
@@ -226,7 +212,11 @@ def _record_real(
                 loaded,
                 device,
                 device=record.cuda_device(gpu),
-                options=request.measuring(),
+                options=record.how_much(
+                    set_clocks=request.set_clocks,
+                    deadline_s=sweep.deadline_s,
+                    repeats=request.repeats,
+                ),
                 on_part=lambda name: display.update(part, description=name),
             )
             return record.record(
