@@ -20,7 +20,8 @@ TABLES = (tables.TIMELINE, tables.SIGNATURES, tables.PAIRS, tables.PROFILE, tabl
 
 def commands() -> Iterator[str]:
     """Each command's help, as it prints it."""
-    context = click.Context(app, info_name="clockwright")
+    # With the settings the program runs under: click keeps what it first made of them.
+    context = click.Context(app, info_name="clockwright", **app.context_settings)
     for name in app.list_commands(context):
         command = app.get_command(context, name)
         assert command is not None
