@@ -1,8 +1,9 @@
 """Measure a GPU's clock switches: pick the transitions, hold the lease, probe, give back.
 
 On a simulated GPU probes are kernels on virtual time. On a real one every clock is set by the clock
-keeper under a lease, and the probe is the clock that the driver reports, so that neither torch nor
-a kernel is needed; latencies are then upper bounds, as fine as the driver's own refresh.
+keeper under a lease, and the probes are kernels too where PyTorch can launch them there. Otherwise
+the probe is the clock that the driver reports; latencies are then upper bounds, as fine as the
+driver's own refresh.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from ..data.units import ClockPair
 from .clocks import KeeperClient, numbered
 from .gpu import Gpu
 from .gpu.simulated import SimulatedGpu
+from .measure.spin_bench import CudaProbes, SpinSwitchBench
 from .measure.switch_benches import ReportedClockBench, SimulatedSwitchBench
-from .measure.switching import measure_switches
+from .measure.switching import SwitchBench, measure_switches
 
 __all__ = ["few_pairs", "record_switches"]
 
@@ -50,6 +52,7 @@ def record_switches(
     pairs: Sequence[ClockPair] | None = None,
     repeats: int = 20,
     set_clocks: bool = False,
+    device: str | None = None,
     on_done: Callable[[int, int], None] | None = None,
 ) -> pd.DataFrame:
     """Measure every transition between ``pairs`` (`few_pairs` of the GPU's own if None).
@@ -59,6 +62,7 @@ def record_switches(
         pairs: locked pairs.
         repeats: observations of each transition.
         set_clocks: the user said that clocks may be set; needed on real hardware.
+        device: a real GPU as PyTorch names it; None where PyTorch cannot use it.
         on_done: called with (transitions done, in all).
 
     Returns:
@@ -81,5 +85,7 @@ def record_switches(
         raise ReadOnlyError("measuring switches sets clocks; say --set-clocks to allow it")
     with KeeperClient.start(f"nvml:{gpu.info.uuid}") as keeper:
         keeper.acquire(gpu.info.uuid, numbered(chosen))
-        bench = ReportedClockBench(gpu, lock=keeper.lock)
+        bench: SwitchBench = ReportedClockBench(gpu, lock=keeper.lock)
+        if device is not None:
+            bench = SpinSwitchBench(gpu, lock=keeper.lock, probes=CudaProbes(gpu, device))
         return measure_switches(bench, transitions, repeats=repeats, on_done=on_done)

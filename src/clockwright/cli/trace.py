@@ -248,7 +248,29 @@ def _measure_switches(
         def on_done(done: int, total: int) -> None:
             display.update(task, completed=done, total=total)
 
-        return record_switches(device, pairs=pairs, set_clocks=set_clocks, on_done=on_done)
+        return record_switches(
+            device,
+            pairs=pairs,
+            set_clocks=set_clocks,
+            device=_kernel_device(gpu) if set_clocks and not device.info.simulated else None,
+            on_done=on_done,
+        )
+
+
+def _kernel_device(gpu: str) -> str | None:
+    """The GPU as PyTorch names it, if it can launch kernels here; else None, and a word on it."""
+    import torch
+
+    from ..tracer.recording.record import cuda_device
+
+    if torch.cuda.is_available():
+        return cuda_device(gpu)
+    click.echo(
+        "PyTorch sees no CUDA here: switches are seen by the clock that the driver reports, and "
+        "latencies are upper bounds",
+        err=True,
+    )
+    return None
 
 
 def _write_switches(table: pd.DataFrame, output: Path, as_json: bool) -> None:

@@ -6,6 +6,7 @@ import pytest
 from clockwright.data.errors import InputError, LockNotHeldError
 from clockwright.data.units import GOVERNOR, ClockPair
 from clockwright.tracer.gpu.simulated import Faults, SwitchBehaviour, open_simulated
+from clockwright.tracer.measure.spin_bench import CudaProbes, SpinSwitchBench
 from clockwright.tracer.measure.switch_benches import ReportedClockBench, SimulatedSwitchBench
 from clockwright.tracer.measure.switching import Observation, arrival, measure_switches
 
@@ -99,3 +100,76 @@ def test_the_reported_clock_shows_a_lock_through_the_real_binding(fake_nvml):
 def test_senseless_transitions_are_refused(transitions, message):
     with pytest.raises(InputError, match=message):
         measure_switches(SimulatedSwitchBench(open_simulated("rtx3080ti")), transitions)
+
+
+class ClockProbes:
+    """Kernels whose durations follow the clocks that a GPU reports; ``copy_ns`` the memory's."""
+
+    def __init__(self, gpu):
+        self.gpu = gpu
+
+    def run(self, probe):
+        reading = self.gpu.read(energy=False)
+        mhz = reading.core_mhz if probe == "spin_ns" else reading.mem_mhz
+        return float(reading.at_ns), 40_000 / mhz * 1e3
+
+
+@pytest.fixture
+def slow_driver(fake_nvml, tmp_path, monkeypatch):
+    """A driver whose lock calls block for 3 ms and act 8 ms after they return."""
+    monkeypatch.setenv("CLOCKWRIGHT_STATE", str(tmp_path / "state"))
+    card = fake_nvml.gpu(0)
+    card.set(lock_call_ns=3_000_000, settle_ns=8_000_000)
+    return card
+
+
+def test_kernels_see_a_switch_that_the_keeper_makes_when_it_takes_hold(slow_driver):
+    from clockwright.tracer.clocks import KeeperClient, numbered
+    from clockwright.tracer.gpu.nvml import NvmlGpu
+
+    high, low, memory = ClockPair(1980, 3201), ClockPair(345, 3201), ClockPair(1980, 2201)
+    with (
+        NvmlGpu(slow_driver.uuid) as gpu,
+        KeeperClient.start(socket="private", options=["--settle", "40ms"]) as keeper,
+    ):
+        keeper.acquire(gpu.info.uuid, numbered([high, low, memory]))
+        bench = SpinSwitchBench(
+            gpu, lock=keeper.lock, probes=ClockProbes(gpu), settle_ns=20_000_000
+        )
+        table = measure_switches(bench, [(high, low), (high, memory)], repeats=5)
+    for row in table.itertuples():
+        # The host's own pauses only ever add.
+        assert row.call_ns_p50 >= 3e6
+        assert 11e6 <= row.latency_ns_p5 <= row.latency_ns_p50 < 25e6
+    assert set(table["provenance"]) == {"measured"}
+    assert slow_driver.is_pristine
+
+
+def test_a_lock_that_is_refused_is_told_by_the_thread_that_asked(slow_driver):
+    from clockwright.data.errors import RightsError
+    from clockwright.tracer.gpu.nvml import NvmlGpu
+
+    def refused(pair):
+        raise RightsError("not allowed")
+
+    with NvmlGpu(slow_driver.uuid) as gpu:
+        bench = SpinSwitchBench(gpu, lock=refused, probes=ClockProbes(gpu))
+        with pytest.raises(RightsError, match="not allowed"):
+            bench.request(HIGH)
+
+
+@pytest.mark.gpu
+def test_on_a_real_gpu_spins_show_the_clock_that_the_driver_reports():
+    import torch
+
+    if not torch.cuda.is_available():
+        pytest.skip("needs an NVIDIA GPU and a CUDA build of PyTorch")
+    from clockwright.tracer.gpu.select import open_gpu
+
+    gpu = open_gpu("nvml:0")
+    probes = CudaProbes(gpu, "cuda:0")
+    spins = np.array([probes.run("spin_ns") for _ in range(2000)])
+    sensed = 40_000 / np.median(spins[-500:, 1]) * 1e3
+    assert sensed == pytest.approx(gpu.read(energy=False).core_mhz, rel=0.25)
+    assert (np.diff(spins[:, 0]) > 0).all()
+    gpu.close()
