@@ -27,7 +27,7 @@ from clockwright.tracer.gpu.protocol import ThrottleReason
 from clockwright.tracer.gpu.simulated import open_simulated
 from clockwright.tracer.recording.locked_sweep import LockedSweep, SweepOptions
 from tests.fake_nvml.driver import Moment
-from tests.tracer.clocks.processes import ROOT, is_alive, kill, wait_until
+from tests.tracer.clocks.processes import ROOT, kill, wait_until
 from tests.tracer.recording.conftest import CORES, MEMS
 from tests.tracer.recording.instruments import WORKLOAD, ScriptedInstrument, cost
 
@@ -316,8 +316,11 @@ def test_a_killed_sweep_leaves_no_lock_and_a_second_run_goes_on(fake, gpu, keepe
             pass
         assert fake.core_lock is not None
         kill(process.pid)
-        wait_until(lambda: fake.is_pristine, "the keeper gives back")
-        assert not is_alive(process.pid)
+        process.wait()
+        journals = tmp_path / "state"
+        wait_until(
+            lambda: fake.is_pristine and not list(journals.glob("*.json")), "the keeper gives back"
+        )
     finally:
         process.kill()
         process.communicate()
