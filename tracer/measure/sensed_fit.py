@@ -7,7 +7,8 @@ Two models, both power laws of the sensed clock over the narrow range a GPU wand
   (Sen 1968, JASA 63:1379; scipy.stats.theilslopes gives the interval);
 - an operator's energy a call, from mixes of operators: a mix's energy is the sum of its operators'
   energies and of its waits'. Relative residuals, soft-L1, each exponent drawn weakly to a common
-  value so that operators measured at one clock only stay sane.
+  value so that operators measured at one clock only stay sane. Times are taken apart likewise, the
+  waits' being known; they check the profiler's, since no profiler runs beside mixes.
 
 Temperature enters energies by one common factor (leakage). Extrapolation beyond the clocks sensed
 is for the caller to refuse: nothing here knows where a voltage curve bends.
@@ -16,7 +17,7 @@ is for the caller to refuse: nothing here knows where a voltage curve bends.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,15 @@ import numpy.typing as npt
 
 from ...data.errors import DeviceError
 
-__all__ = ["ClockResponse", "MixFit", "MixPoint", "fit_mixes", "fit_response"]
+__all__ = [
+    "ClockResponse",
+    "MixFit",
+    "MixPoint",
+    "MixTimes",
+    "fit_mix_times",
+    "fit_mixes",
+    "fit_response",
+]
 
 Floats = npt.NDArray[np.float64]
 
@@ -33,6 +42,7 @@ _EXPONENT_RANGE = (-1.2, 0.3)
 _FLOOR = 0.003  # relative: the counter's steps are known to a few ms in a second
 _EXPONENT_SD = 0.5
 _ENERGY_PRIOR = 0.6
+_TIME_PRIOR = -0.5  # between a kernel that waits on memory and one that only computes
 _HEAT_SD = 0.005
 _MOST_LOG = 60.0  # trial steps beyond this would overflow
 
@@ -149,40 +159,58 @@ class MixFit:
         row = self.operators.index(operator)
         x = float(np.log(core_mhz / self.reference_mhz))
         warm = 1 + self.temperature_per_c * (temperature_c - self.temperature_c)
-        both = [row, len(self.operators) + row]
-        part = self.covariance[np.ix_(both, both)]
-        variance = float(np.array([1.0, x]) @ part @ np.array([1.0, x]))
         energy = self.energy_mj[row] * np.exp(self.exponent[row] * x) * warm
-        return float(energy), float(np.sqrt(max(variance, 0.0)))
+        return float(energy), _relative_sd(self.covariance, row, x)
+
+
+@dataclass(frozen=True)
+class MixTimes:
+    """Times of operators taken apart, profiler off.
+
+    Attributes:
+        operators: numbers of the operators fitted, O of them.
+        reference_mhz: clock at which ``time_ns`` holds.
+        time_ns: (O,) a call in its loop, with the gap to the next.
+        exponent: (O,) of the clock.
+        covariance: (2 O, 2 O) of the logarithms of ``time_ns`` and of the exponents.
+    """
+
+    operators: tuple[int, ...]
+    reference_mhz: float
+    time_ns: Floats
+    exponent: Floats
+    covariance: Floats
+
+    def call(self, operator: int, core_mhz: float) -> tuple[float, float]:
+        """(time ns, relative standard deviation) of one call at a clock."""
+        row = self.operators.index(operator)
+        x = float(np.log(core_mhz / self.reference_mhz))
+        time_ns = self.time_ns[row] * np.exp(self.exponent[row] * x)
+        return float(time_ns), _relative_sd(self.covariance, row, x)
+
+
+def _relative_sd(covariance: Floats, row: int, x: float) -> float:
+    """Of one operator's power law, ``x`` log clocks from its reference."""
+    both = [row, len(covariance) // 2 + row]
+    arm = np.array([1.0, x])
+    return float(np.sqrt(max(float(arm @ covariance[np.ix_(both, both)] @ arm), 0.0)))
 
 
 def fit_mixes(points: Sequence[MixPoint]) -> MixFit:
-    """Take the mixes apart.
+    """Take the mixes' energies apart.
 
     Raises:
         DeviceError: too few mixes for the operators in them.
     """
-    from scipy.optimize import least_squares
-
-    operators = tuple(sorted({o for point in points for o in point.calls}))
-    if len(points) <= len(operators):
-        raise DeviceError(
-            f"{len(points)} mixes were measured for {len(operators)} operators; measure longer"
-        )
-    design = _Design(points, operators)
-    found = least_squares(
-        design.residuals, design.start(), jac=design.jacobian, loss="soft_l1", x_scale="jac"
-    )
-    p, o = found.x, len(operators)
-    scale = max(1.0, 2 * found.cost / max(len(points) - o, 1))
-    slopes = np.asarray(found.jac)
-    covariance = np.linalg.pinv(slopes.T @ slopes) * scale
+    design = _Design(points, _operators(points))
+    p, covariance = _solved(design)
+    o = len(design.operators)
     return MixFit(
-        operators=operators,
+        operators=design.operators,
         reference_mhz=design.reference,
         energy_mj=np.exp(p[:o]),
         exponent=p[o : 2 * o],
-        covariance=covariance[: 2 * o, : 2 * o],
+        covariance=covariance,
         wait_power_w=(float(np.exp(p[2 * o])), float(p[2 * o + 1])),
         temperature_per_c=float(p[2 * o + 2]),
         temperature_c=design.mean_c,
@@ -191,14 +219,62 @@ def fit_mixes(points: Sequence[MixPoint]) -> MixFit:
     )
 
 
+def fit_mix_times(points: Sequence[MixPoint]) -> MixTimes:
+    """Take the mixes' times apart: what is left of each after its waits, whose cycles are known.
+
+    Raises:
+        DeviceError: too few mixes for the operators in them.
+    """
+    left = [
+        replace(point, wait_cycles=0, energy_mj=busy_ns, temperature_c=None)
+        for point in points
+        if point.calls and (busy_ns := point.time_ns - point.wait_cycles / point.core_mhz * 1e3) > 0
+    ]
+    design = _Design(left, _operators(left), prior=_TIME_PRIOR)
+    p, covariance = _solved(design)
+    o = len(design.operators)
+    return MixTimes(design.operators, design.reference, np.exp(p[:o]), p[o : 2 * o], covariance)
+
+
+def _operators(points: Sequence[MixPoint]) -> tuple[int, ...]:
+    operators = tuple(sorted({o for point in points for o in point.calls}))
+    if len(points) <= len(operators):
+        raise DeviceError(
+            f"{len(points)} mixes were measured for {len(operators)} operators; measure longer"
+        )
+    return operators
+
+
+def _solved(design: _Design) -> tuple[Floats, Floats]:
+    """All parameters, and the (2 O, 2 O) covariance of the operators'."""
+    from scipy.optimize import least_squares
+
+    found = least_squares(
+        design.residuals, design.start(), jac=design.jacobian, loss="soft_l1", x_scale="jac"
+    )
+    p, o = found.x, len(design.operators)
+    scale = max(1.0, 2 * found.cost / max(len(design.energy) - o, 1))
+    slopes = np.asarray(found.jac)
+    covariance = np.linalg.pinv(slopes.T @ slopes) * scale
+    return p, covariance[: 2 * o, : 2 * o]
+
+
 class _Design:
     """The mixes as arrays, and what parameters predict for them.
 
     Parameters: logarithm of each operator's energy, its exponent, the logarithm of the waiting
-    power, its exponent, and the relative growth of all energies with temperature.
+    power, its exponent, and the relative growth of all energies with temperature. Exponents are
+    drawn to ``prior``. Any amount that adds up will do for energies.
     """
 
-    def __init__(self, points: Sequence[MixPoint], operators: tuple[int, ...]) -> None:
+    def __init__(
+        self,
+        points: Sequence[MixPoint],
+        operators: tuple[int, ...],
+        *,
+        prior: float = _ENERGY_PRIOR,
+    ) -> None:
+        self.operators, self.prior = operators, prior
         self.clock = np.array([p.core_mhz for p in points])
         self.reference = float(np.median(self.clock))
         self.log_x = np.log(self.clock / self.reference)
@@ -215,15 +291,16 @@ class _Design:
         """Energies by least squares at the priors' exponents, none negative."""
         from scipy.optimize import nnls
 
-        own = self.calls * np.exp(_ENERGY_PRIOR * self.log_x)[:, None]
+        own = self.calls * np.exp(self.prior * self.log_x)[:, None]
         wait = np.exp(0.5 * self.log_x) * self.wait_ns * 1e-6
         design = np.column_stack([own, wait]) / self.energy[:, None]
-        size = np.maximum(design.max(axis=0), 1e-300)  # columns of one size
+        size = design.max(axis=0)  # columns of one size
+        size[size == 0] = 1.0  # nobody waited
         found = nnls(design / size, np.ones(len(self.energy)))[0] / size
         # What came out at nothing may still be something: a thousandth of the mix with most of it.
         least = 1e-3 / size
         found = np.maximum(found, least)
-        priors = np.full(self.calls.shape[1], _ENERGY_PRIOR)
+        priors = np.full(self.calls.shape[1], self.prior)
         return np.concatenate([np.log(found[:-1]), priors, [np.log(found[-1]), 0.5, 0.0]])
 
     def _parts(self, p: Floats) -> tuple[Floats, Floats, Floats]:
@@ -231,7 +308,8 @@ class _Design:
         o = self.calls.shape[1]
         each = np.clip(p[:o] + p[o : 2 * o] * self.log_x[:, None], -_MOST_LOG, _MOST_LOG)
         own = self.calls * np.exp(each)
-        wait = np.exp(p[2 * o] + p[2 * o + 1] * self.log_x) * self.wait_ns * 1e-6
+        wait_log = np.clip(p[2 * o] + p[2 * o + 1] * self.log_x, -_MOST_LOG, _MOST_LOG)
+        wait = np.exp(wait_log) * self.wait_ns * 1e-6
         return own, wait, 1 + p[2 * o + 2] * self.warmer_c
 
     def energy_of(self, p: Floats) -> Floats:
@@ -242,7 +320,7 @@ class _Design:
     def residuals(self, p: Floats) -> Floats:
         """Relative misses in standard errors, then the pull of the priors."""
         o = self.calls.shape[1]
-        pulls = np.append((p[o : 2 * o] - _ENERGY_PRIOR), p[2 * o + 1] - 0.5) / _EXPONENT_SD
+        pulls = np.append((p[o : 2 * o] - self.prior), p[2 * o + 1] - 0.5) / _EXPONENT_SD
         misses = (self.energy_of(p) / self.energy - 1) / self.error
         return np.concatenate([misses, pulls, [p[2 * o + 2] / _HEAT_SD]])
 

@@ -21,13 +21,13 @@ import numpy.typing as npt
 import pandas as pd
 
 from ...data import tables
-from ...data.errors import FormatError
+from ...data.errors import DeviceError, FormatError
 from ...data.trace import Baseline, Trace
 from ...data.units import GOVERNOR
 from ..gpu.protocol import GpuInfo, ThrottleReason
-from ..measure.sensed_fit import fit_mixes, point_of
+from ..measure.sensed_fit import MixPoint, fit_mix_times, fit_mixes, point_of
 from ..measure.timeline import StepTimeline, read_timeline
-from .costs import KernelEnergies, share_operators
+from .costs import KernelEnergies, composed_time, share_operators
 from .responses import Responses, fit_responses
 
 __all__ = ["assemble"]
@@ -85,10 +85,13 @@ def assemble(
     raw = _read(folder)
     timeline = read_timeline(folder / "timeline.json")
     whole = _whole(raw)
-    energies = _energies(raw, timeline)
+    points = _points(raw)
+    energies = share_operators(fit_mixes(points), raw["loops"], timeline)
     gaps_ns = float((timeline.span_ns - timeline.busy_ns).mean())
     wait_w = energies.fit.wait_w(whole.core_mhz)
     cells, composition = _reconciled(timeline, energies, whole, gaps_ns, wait_w)
+    if energies.known_share == 1:
+        composition |= _time_from_mixes(points, raw["loops"], whole, gaps_ns)
     frames = [(_pair_row(whole, wait_w), _profile(0, cells, whole, len(timeline.duration_ns)))]
     notes = [*timeline.odd, *_composition_notes(composition, energies)]
     if sensed:
@@ -160,12 +163,26 @@ def _probed(raw: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [raw[name]["probed"] for name in ("step", "again") if name in raw]
 
 
-def _energies(raw: Mapping[str, Any], timeline: StepTimeline) -> KernelEnergies:
+def _points(raw: Mapping[str, Any]) -> list[MixPoint]:
     reported = [m["window"]["core_mhz"] for m in raw["mixes"] if m["window"]["core_mhz"]]
     sensed = [m["sensed_mhz"] for m in raw["mixes"] if m["sensed_mhz"]]
     most = float(max(reported)) if reported else _MOST_STEPS_MHZ * float(np.median(sensed))
-    fit = fit_mixes([point_of(mix, most) for mix in raw["mixes"]])
-    return share_operators(fit, raw["loops"], timeline)
+    return [point_of(mix, most) for mix in raw["mixes"]]
+
+
+def _time_from_mixes(
+    points: list[MixPoint], loops: list[dict[str, Any]], whole: _Whole, gaps_ns: float
+) -> dict[str, float]:
+    """The step put together without the profiler's durations, at its clock; nothing if too few."""
+    try:
+        times = fit_mix_times(points)
+    except DeviceError:
+        return {}
+    time_ns, sd_ns = composed_time(times, loops, whole.core_mhz, gaps_ns)
+    return {
+        "time_from_mixes": time_ns / whole.time_ns - 1,
+        "time_from_mixes_stated_sd": sd_ns / whole.time_ns,
+    }
 
 
 def _reconciled(
@@ -205,6 +222,12 @@ def _composition_notes(composition: Mapping[str, float], energies: KernelEnergie
         f"before they were scaled to the whole step, kernels and gaps added up to "
         f"{composition['time']:+.2%} of its time and {composition['energy']:+.2%} of its energy"
     ]
+    if "time_from_mixes" in composition:
+        notes.append(
+            f"put together from mixes instead, profiler off, its time is off by "
+            f"{composition['time_from_mixes']:+.2%} (standard error "
+            f"{composition['time_from_mixes_stated_sd']:.2%})"
+        )
     if energies.known_share < 1:
         notes.append(
             f"{1 - energies.known_share:.1%} of the kernel time was launched by no operator that "
@@ -243,6 +266,7 @@ def _sensed(
     own_mhz = found.clock_of(float(timeline.busy_ns.mean()))
     return rows, [
         *found.left_out,
+        *found.held_out_notes(),
         f"rows between {low:.0f} and {high:.0f} MHz are sensed: no clock was set; the slopes are "
         f"each kernel's own, the level leans on the step's mean clock of {whole.core_mhz:.0f} MHz "
         f"(kernel times in the profiles at other clocks would put it at {own_mhz:.0f})",

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..measure.sensed_fit import MixFit
+from ..measure.sensed_fit import MixFit, MixTimes
 from ..measure.timeline import StepTimeline
 
-__all__ = ["KernelEnergies", "Share", "share_operators"]
+__all__ = ["KernelEnergies", "Share", "composed_time", "share_operators"]
 
 Floats = npt.NDArray[np.float64]
 
@@ -121,3 +121,25 @@ def share_operators(
         near = min(alike, key=lambda one: abs(one[0] - time_ns[number]), default=None)
         shares.append(None if near is None else near[1])
     return KernelEnergies(fit, tuple(shares), time_ns, count)
+
+
+def composed_time(
+    times: MixTimes, loops: Sequence[Mapping[str, Any]], core_mhz: float, gaps_ns: float
+) -> tuple[float, float]:
+    """Time of a step put together from its operators' loops, profiler off, and its standard error.
+
+    Loops leave gaps of their own between kernels; the step's take their place.
+
+    Args:
+        times: the operators' times.
+        loops: ``loops`` of a session's record.
+        core_mhz: the step's clock.
+        gaps_ns: all gaps of the step.
+    """
+    total, variance = gaps_ns, 0.0
+    for number in times.operators:
+        loop = loops[number]
+        call_ns, error = times.call(number, core_mhz)
+        total += loop["count"] * (call_ns - len(loop["kernels"]) * loop["gap_ns"])
+        variance += (loop["count"] * call_ns * error) ** 2
+    return total, float(np.sqrt(variance))

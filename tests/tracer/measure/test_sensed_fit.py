@@ -8,6 +8,7 @@ from clockwright.data.errors import DeviceError
 from clockwright.tracer.measure.sensed_fit import (
     MixPoint,
     _Design,
+    fit_mix_times,
     fit_mixes,
     fit_response,
     point_of,
@@ -71,6 +72,42 @@ def test_the_jacobian_is_that_of_the_residuals():
 def test_fewer_mixes_than_operators_are_refused():
     with pytest.raises(DeviceError, match="3 mixes were measured for 4 operators"):
         fit_mixes([MixPoint(dict.fromkeys(range(4), 1), 0, 1800.0, 1e9, 1.0, None, 0.01)] * 3)
+
+
+def timed_mixes(rng):
+    """Operators of which one follows the clock, one half of it, one not at all; and waits."""
+    points = []
+    for number in range(40):
+        calls = {o: int(n) for o, n in enumerate(rng.integers(0, 800, 3)) if n}
+        calls = {number: 500} if number < 3 else calls or {0: 1}
+        core = float(rng.uniform(1450, 1980))
+        cycles = int(rng.choice([0, 100_000_000]))
+        busy_ns = sum(
+            n * TIME_NS[o] * (core / REFERENCE_MHZ) ** TIME_EXPONENT[o] for o, n in calls.items()
+        )
+        waited_ns = cycles / core * 1e3
+        points.append(MixPoint(calls, cycles, core, busy_ns + waited_ns, 1.0, 55.0, 1e-3))
+    points.append(MixPoint({}, 10**9, 1800.0, 1e9 / 1.8, 1.0, 55.0, 1e-3))
+    return points
+
+
+TIME_NS, TIME_EXPONENT = (3e5, 1e5, 2e4), (-1.0, -0.5, 0.0)
+
+
+def test_times_are_taken_apart_whatever_was_waited():
+    fit = fit_mix_times(timed_mixes(np.random.default_rng(0)))
+    for operator, (time_ns, exponent) in enumerate(zip(TIME_NS, TIME_EXPONENT, strict=True)):
+        for clock in (1500.0, 1800.0, 1950.0):
+            truth = time_ns * (clock / REFERENCE_MHZ) ** exponent
+            got, error = fit.call(operator, clock)
+            assert got == pytest.approx(truth, rel=5e-3)
+            assert 0 < error < 0.02
+
+
+def test_times_of_too_few_mixes_are_refused():
+    points = [MixPoint(dict.fromkeys(range(4), 1), 0, 1800.0, 1e9, 1.0, None, 0.01)] * 3
+    with pytest.raises(DeviceError, match="3 mixes were measured for 4 operators"):
+        fit_mix_times(points)
 
 
 def record(sensed, reported):

@@ -105,7 +105,12 @@ def raw_folder(folder, keys, *, ambient=True, longer=1.0, **changes):
         "step": plain(step_us(CLOCK_MHZ) * 1e3 * longer, STEP_MJ),
         "again": plain(step_us(CLOCK_MHZ) * 1e3 * longer, STEP_MJ),
         "loops": [
-            {"name": name, "count": count, "kernels": [[keys[name], TIME_US[name] * 1e3]]}
+            {
+                "name": name,
+                "count": count,
+                "kernels": [[keys[name], TIME_US[name] * 1e3]],
+                "gap_ns": 0.0,
+            }
             for name, count in (("gemm", 2), ("copy", 1))
         ],
         "mixes": mixes(),

@@ -67,6 +67,7 @@ def test_how_far_they_were_before_is_told(made):
     profiled = (step_us(CLOCK_MHZ) - gap_after_us) / step_us(CLOCK_MHZ)
     assert composition["time"] == pytest.approx(profiled / 1.02 - 1, abs=1e-6)
     assert abs(composition["energy"]) < 0.01
+    assert composition["time_from_mixes"] == pytest.approx(profiled / 1.02 - 1, abs=5e-3)
     assert composition["known_energy_share"] == 1
     assert composition["drift"] == 0
 
@@ -131,6 +132,7 @@ def test_a_kernel_without_an_operator_takes_the_mean_power_and_is_told(tmp_path,
     trace = assemble(folder, workload=WORKLOAD, gpu=GPU)
     assert trace.gpu["composition"]["known_energy_share"] < 1
     assert any("launched by no operator" in note for note in trace.notes)
+    assert "time_from_mixes" not in trace.gpu["composition"]
     assert np.isfinite(trace.grid("energy_mj")).all()
 
 
