@@ -125,7 +125,8 @@ class ReadingLog:
         """What was read between two moments of the GPU's clock.
 
         Raises:
-            DeviceError: the GPU could not be read, or its energy did not move in the window.
+            DeviceError: the GPU could not be read, or its energy did not move in the window, or
+                the counter fell back.
         """
         if self._failure is not None:
             raise self._failure
@@ -137,6 +138,11 @@ class ReadingLog:
             )
         at = np.array([step[0] for step in steps])
         energy = np.array([step[1] for step in steps])
+        if (np.diff(energy) < 0).any():
+            raise DeviceError(
+                f"{self._gpu.info.name}: the energy counter fell back while it was read (driver "
+                "reloaded, or the counter was reset); measure again"
+            )
         x = (at - at.mean()) * 1e-9
         slope_w, level = np.polyfit(x, energy * 1e-3, 1)
         rest = energy * 1e-3 - (slope_w * x + level)
