@@ -37,6 +37,7 @@ _SLOT_CYCLES = 1_200_000
 _SLOTS = 20
 _IN_FLIGHT = 3
 _NOT_YET = 0.45
+_LEAST_SEQUENCES = 4
 
 
 @dataclass(frozen=True)
@@ -140,6 +141,8 @@ def plan_mixes(
             i: round(2 * _SLOTS * 700_000 * s * (1 - wait) / float(replay_ns[i] or 1))
             for i, s in zip(chosen, drawn, strict=True)
         }
+        if not any(counts.values()):  # replays longer than the whole sequence was to be
+            counts = {chosen[int(drawn.argmax())]: 1}
         plans.append(
             MixPlan("step-like", {i: n for i, n in counts.items() if n}, round(2 * _SLOTS * wait))
         )
@@ -204,20 +207,26 @@ def run_repeated(
 ) -> tuple[Floats, Floats, Window]:
     """Run ``sequence`` again and again, a few ahead of the GPU, and measure the settled part.
 
+    It goes on beyond ``seconds`` until a few have settled: a step may take longer than that.
+
     Returns:
         (N,) time of each sequence in ns; (N,) sensed clock, NaN without ``probe``; the window.
     """
     marks: list[tuple[int, tuple[Any, ...]]] = []  # (host time of completion, events)
     flying: deque[tuple[Any, ...]] = deque()
     begin_ns = gpu.now_ns()
-    until_ns = begin_ns + int((settle_s + seconds) * 1e9)
+    settled_ns = begin_ns + int(settle_s * 1e9)
+    until_ns = settled_ns + int(seconds * 1e9)
 
     def land() -> None:
         events = flying.popleft()
         events[-1].synchronize()
         marks.append((gpu.now_ns(), events))
 
-    while gpu.now_ns() < until_ns:
+    def too_few() -> bool:
+        return sum(at_ns >= settled_ns for at_ns, _ in marks) + len(flying) < _LEAST_SEQUENCES
+
+    while gpu.now_ns() < until_ns or too_few():
         sequence()
         events = [mark()]
         if probe:
@@ -230,13 +239,15 @@ def run_repeated(
             land()
     while flying:
         land()
-    settled = [m for m in marks if m[0] >= begin_ns + int(settle_s * 1e9)]
-    ends = [m[1][-1] for m in settled]
-    times = [between_ns(a, b) for a, b in pairwise(ends)]
-    clocks = [float("nan")] * len(times)
+    # A landing may be seen late, the last one is not: the others are told back from it.
+    last_ns = marks[-1][0]
+    between = [between_ns(a[-1], b[-1]) for (_, a), (_, b) in pairwise(marks)]
+    ended_ns = last_ns - np.append(np.cumsum(between[::-1])[::-1], 0.0)
+    first = int(np.searchsorted(ended_ns, settled_ns))
+    times = np.array(between[first:])
+    clocks = np.full(len(times), np.nan)
     if probe:
-        spins = [(between_ns(e[0], e[1]), between_ns(e[1], e[2])) for _, e in settled[1:]]
+        spins = [(between_ns(e[0], e[1]), between_ns(e[1], e[2])) for _, e in marks[first + 1 :]]
         short, long = (np.array(values) for values in zip(*spins, strict=True))
-        clocks = clock_from_pair_mhz(short, long, _SPIN_SHORT, _SPIN_LONG).tolist()
-    window = log.window(settled[0][0], settled[-1][0])
-    return np.array(times), np.array(clocks), window
+        clocks = clock_from_pair_mhz(short, long, _SPIN_SHORT, _SPIN_LONG)
+    return times, clocks, log.window(int(ended_ns[first]), last_ns)

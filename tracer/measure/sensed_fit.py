@@ -95,6 +95,8 @@ def fit_response(core_mhz: Floats, duration_ns: Floats) -> ClockResponse:
     if len(x) > 2 and np.ptp(x) >= _LEAST_SPREAD:
         slope, _, low, high = theilslopes(y, x, 0.95)
         exponent = float(np.clip(slope, *_EXPONENT_RANGE))
+        # A slope no kernel can have was noise: the interval then reaches to what is used instead.
+        low, high = min(low, exponent), max(high, exponent)
     rest = y - exponent * x
     level = float(np.median(rest))
     return ClockResponse(

@@ -61,7 +61,7 @@ def overhead_cycles(duration_ns: Floats, cycles: Floats) -> float:
     """
     first, second = np.asarray(cycles[:-1], float), np.asarray(cycles[1:], float)
     ratio = np.asarray(duration_ns[:-1], float) / np.asarray(duration_ns[1:], float)
-    unlike = first != second
+    unlike = (first != second) & (ratio != 1)
     if not unlike.any():
         return 0.0
     ratio, first, second = ratio[unlike], first[unlike], second[unlike]
@@ -80,10 +80,12 @@ def clocks_at(timeline: StepTimeline) -> Floats | None:
     order = np.argsort(probes.start_ns, kind="stable")
     start, duration = probes.start_ns[order], probes.duration_ns[order].astype(float)
     step = probes.step[order]
-    # Two lengths, far enough apart that a threshold between them always tells.
-    threshold = float(np.sqrt(duration.min() * duration.max()))
-    cycles = np.where(duration > threshold, LONG_CYCLES, SHORT_CYCLES).astype(float)
-    if duration.max() < 2 * duration.min():
+    # Two lengths by turns, far enough apart that a threshold between their bulks always tells;
+    # the extremes would not do, since one disturbed probe is enough to move them.
+    short = float(np.quantile(duration, 0.25, method="lower"))
+    long_one = float(np.quantile(duration, 0.75, method="higher"))
+    cycles = np.where(duration > np.sqrt(short * long_one), LONG_CYCLES, SHORT_CYCLES).astype(float)
+    if long_one < 2 * short:
         cycles[:] = LONG_CYCLES
     extra = overhead_cycles(duration, cycles)
     clock = (cycles + extra) / duration * _NS_PER_US

@@ -1,7 +1,7 @@
 """Everything that is measured of one step on one real GPU, part by part, raw.
 
 Nothing is set here, and nothing is fitted: each part adds its figures to ``record`` and writes
-them, so that a run that is cut short keeps what it has. `fit` turns the record into a profile.
+them, so that a run that is cut short keeps what it has. `assemble` turns the record into a trace.
 
 Parts: *step* (built, run, timed with the energy counter, profiler off), *timeline* (profiler on),
 *ambient* (profiled at clocks that move by themselves under other loads before and after the step),
@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -332,7 +331,7 @@ class Session:
             for number in range(self.options.ambient_steps):
                 between()
                 mode = make_spin_mode(self.options.probe_every)
-                with marked_step(number), mode if number >= 0 else nullcontext():
+                with marked_step(number), mode:
                     self.step.run()
 
         settle(self.options.ambient_settle_s)

@@ -2,11 +2,18 @@
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from clockwright.tracer.gpu.energy import EnergyMethod
 from clockwright.tracer.measure import mixes
-from clockwright.tracer.measure.mixes import MixPlan, _interleaved, plan_mixes, run_mix
+from clockwright.tracer.measure.mixes import (
+    MixPlan,
+    _interleaved,
+    plan_mixes,
+    run_mix,
+    run_repeated,
+)
 from clockwright.tracer.measure.window import Window
 
 REPLAY_NS = [7e5, 2e6, None, 1e5, 5e4]
@@ -108,3 +115,28 @@ def test_a_mix_is_timed_sensed_and_counted_after_it_settled(queue):
     assert 500e6 <= from_ns < 520e6 and 1_500e6 <= to_ns < 1_530e6
     record = result.as_record()
     assert record["window"]["method"] == "counter" and record["plan"]["kind"] == "light"
+
+
+def test_replays_longer_than_a_sequence_leave_no_mix_empty():
+    found = plan_mixes([9e7, 8e7], [0.5, 0.5], heavy=0)
+    assert all(plan.loops for plan in found if plan.kind != "wait")
+
+
+@pytest.mark.parametrize("waits_for_its_loss", [False, True])
+@pytest.mark.parametrize("step_ms", [40, 1500, 4000])
+@pytest.mark.parametrize("probe", [False, True])
+def test_steps_are_timed_however_long_and_whoever_waits(queue, step_ms, waits_for_its_loss, probe):
+    def step():
+        queue.run(step_ms * 1e6)
+        if waits_for_its_loss:
+            queue.host_ns = max(queue.host_ns, int(queue.free_ns))
+
+    times, clocks, window = run_repeated(step, queue, queue, seconds=2.5, settle_s=1.0, probe=probe)
+    probes_ns = (60_000 + 260_000 + 2 * 400) / 1600.0 * 1e3 if probe else 0.0
+    assert len(times) >= 2
+    assert times == pytest.approx(step_ms * 1e6 + probes_ns, rel=1e-3)
+    # The energy is counted over the time that was timed.
+    assert window.duration_ns == pytest.approx(times.sum(), rel=1e-3)
+    assert np.isfinite(clocks).all() == probe
+    if probe:
+        assert clocks == pytest.approx(1600.0, rel=1e-6)

@@ -1,7 +1,11 @@
 """Operators taken apart from mixes, and kernels' responses to the clock: known truths recovered."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy.optimize import approx_fprime
 
 from clockwright.data.errors import DeviceError
@@ -155,3 +159,47 @@ def test_a_few_wild_points_do_not_bend_the_slope():
 def test_no_sensed_clock_is_refused():
     with pytest.raises(DeviceError, match="no clock could be sensed"):
         fit_response(np.array([np.nan]), np.array([1e5]))
+
+
+@given(st.floats(-1.15, 0.25), st.floats(1e3, 1e7))
+def test_any_exponent_is_recovered_without_noise(exponent, scale_ns):
+    clock = np.linspace(1450, 1980, 12)
+    found = fit_response(clock, scale_ns * (clock / 1800) ** exponent)
+    assert found.exponent == pytest.approx(exponent, abs=1e-6)
+    assert found.at(1800) == pytest.approx(scale_ns, rel=1e-6)
+    assert (found.n, found.range_mhz) == (12, (1450, 1980))
+
+
+@pytest.mark.parametrize("steep", [-1.6, 0.9])
+def test_a_slope_no_kernel_has_is_held_back_and_its_interval_says_so(steep):
+    clock = np.linspace(1450, 1980, 30)
+    found = fit_response(clock, 1e5 * (clock / 1800) ** steep)
+    assert -1.2 <= found.exponent <= 0.3
+    assert found.low <= found.exponent <= found.high
+    assert found.low <= steep + 1e-9 and found.high >= steep - 1e-9
+    assert found.sd_at(1500.0) > 0.01 * found.at(1500.0)
+
+
+def test_unknown_clocks_and_times_are_left_out():
+    clock = np.array([1500.0, np.nan, 1700.0, 1900.0, 1600.0])
+    duration = np.array([1e5, 1e9, 1e5, 0.0, np.nan])
+    assert fit_response(clock, duration).n == 2
+
+
+def test_heat_is_told_from_the_clock():
+    rng = np.random.default_rng(4)
+    points = [replace(p, temperature_c=float(rng.uniform(40, 70))) for p in mixes(rng)]
+    mean_c = np.mean([p.temperature_c for p in points])
+    warm = [replace(p, energy_mj=p.energy_mj * (1 + 0.002 * (p.temperature_c - mean_c)))
+            for p in points]  # fmt: skip
+    fit = fit_mixes(warm)
+    assert fit.temperature_per_c == pytest.approx(0.002, abs=2e-4)
+    cold, hot = (fit.call(0, 1800.0, fit.temperature_c + by)[0] for by in (-10, 10))
+    assert hot / cold == pytest.approx(1.02 / 0.98, abs=5e-3)
+
+
+def test_mixes_of_unknown_temperature_are_fitted_without():
+    points = [replace(p, temperature_c=None) for p in mixes(np.random.default_rng(0))]
+    fit = fit_mixes(points)
+    assert fit.temperature_per_c == 0
+    assert fit.call(0, REFERENCE_MHZ, fit.temperature_c)[0] == pytest.approx(40.0, rel=5e-3)
