@@ -10,7 +10,6 @@ responses say of another clock. No row lies outside the clocks that were sensed.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,13 +20,14 @@ import numpy.typing as npt
 import pandas as pd
 
 from ...data import tables
-from ...data.errors import DeviceError, FormatError
+from ...data.errors import ClockwrightError, DeviceError
 from ...data.trace import Baseline, Trace
 from ...data.units import GOVERNOR
 from ..gpu.protocol import GpuInfo, ThrottleReason
-from ..measure.sensed_fit import MixPoint, fit_mix_times, fit_mixes, point_of
+from ..measure.sensed_fit import MixPoint, fit_mix_times, fit_mixes
 from ..measure.timeline import StepTimeline, read_timeline
 from .costs import KernelEnergies, composed_time, share_operators
+from .raw_record import WholeStep, mix_points, read_record, whole_step
 from .responses import Responses, fit_responses
 
 __all__ = ["assemble"]
@@ -36,23 +36,6 @@ Floats = npt.NDArray[np.float64]
 
 _SENSED_ROWS = 13
 _LEAST_SPREAD = 0.03
-_MOST_STEPS_MHZ = 2.02  # no reading is over twice the fastest sensed: a disturbed probe
-
-
-@dataclass(frozen=True)
-class _Whole:
-    """The step with the profiler off: means over its windows before and after everything else."""
-
-    time_ns: float
-    time_sd_ns: float
-    energy_mj: float
-    energy_sd_mj: float
-    steps: int
-    core_mhz: float
-    mem_mhz: int | None
-    temperature_c: float | None
-    throttle_reasons: int | None
-    drift: float | None
 
 
 @dataclass(frozen=True)
@@ -79,13 +62,13 @@ def assemble(
     Raises:
         FormatError: the folder holds no whole record.
         WorkloadError: the timeline holds no complete step, or its steps differ.
-        DeviceError: too few mixes to take apart.
+        DeviceError: too few mixes to take apart, or none of the step's kernels in them.
     """
     folder = Path(folder)
-    raw = _read(folder)
+    raw = read_record(folder)
     timeline = read_timeline(folder / "timeline.json")
-    whole = _whole(raw)
-    points = _points(raw)
+    whole = whole_step(raw)
+    points = mix_points(raw)
     energies = share_operators(fit_mixes(points), raw["loops"], timeline)
     gaps_ns = float((timeline.span_ns - timeline.busy_ns).mean())
     wait_w = energies.fit.wait_w(whole.core_mhz)
@@ -117,61 +100,8 @@ def assemble(
     ).checked()
 
 
-def _read(folder: Path) -> dict[str, Any]:
-    path = folder / "raw.json"
-    try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise FormatError(f"{path}: no record of a measurement: {error}") from error
-    lacking = [part for part in ("step", "loops", "mixes") if not raw.get(part)]
-    if lacking:
-        raise FormatError(
-            f"{path}: the measurement ended before part {lacking[0]!r}; measure again, or longer"
-        )
-    return dict(raw)
-
-
-def _whole(raw: Mapping[str, Any]) -> _Whole:
-    """Means over the plain step's windows; two, where it was measured again at the end."""
-    plain = [raw[name]["plain"] for name in ("step", "again") if name in raw]
-    windows = [entry["window"] for entry in plain]
-    time_ns = np.array([entry["time_ns"] for entry in plain])
-    energy_mj = np.array([entry["energy_mj"] for entry in plain])
-    relative = [w["power_error_w"] / w["power_w"] for w in windows]
-    core = [w["core_mhz"] for w in windows if w["core_mhz"] is not None]
-    core = core or [entry["sensed_mhz"] for entry in _probed(raw) if entry["sensed_mhz"]]
-    heat = [w["temperature_c"] for w in windows if w["temperature_c"] is not None]
-    reasons = [w["throttle_reasons"] for w in windows if w["throttle_reasons"] is not None]
-    if not core:
-        raise FormatError("the record holds neither a reported nor a sensed clock of the step")
-    mem = next((w["mem_mhz"] for w in windows if w["mem_mhz"] is not None), None)
-    return _Whole(
-        time_ns=float(time_ns.mean()),
-        time_sd_ns=float(np.mean([entry["time_sd_ns"] for entry in plain])),
-        energy_mj=float(energy_mj.mean()),
-        energy_sd_mj=float(energy_mj.mean() * np.mean(relative)),
-        steps=int(sum(entry["steps"] for entry in plain)),
-        core_mhz=float(np.mean(core)),
-        mem_mhz=mem,
-        temperature_c=float(np.mean(heat)) if heat else None,
-        throttle_reasons=int(np.bitwise_or.reduce(reasons)) if reasons else None,
-        drift=float(time_ns[1] / time_ns[0] - 1) if len(time_ns) > 1 else None,
-    )
-
-
-def _probed(raw: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    return [raw[name]["probed"] for name in ("step", "again") if name in raw]
-
-
-def _points(raw: Mapping[str, Any]) -> list[MixPoint]:
-    reported = [m["window"]["core_mhz"] for m in raw["mixes"] if m["window"]["core_mhz"]]
-    sensed = [m["sensed_mhz"] for m in raw["mixes"] if m["sensed_mhz"]]
-    most = float(max(reported)) if reported else _MOST_STEPS_MHZ * float(np.median(sensed))
-    return [point_of(mix, most) for mix in raw["mixes"]]
-
-
 def _time_from_mixes(
-    points: list[MixPoint], loops: list[dict[str, Any]], whole: _Whole, gaps_ns: float
+    points: list[MixPoint], loops: list[dict[str, Any]], whole: WholeStep, gaps_ns: float
 ) -> dict[str, float]:
     """The step put together without the profiler's durations, at its clock; nothing if too few."""
     try:
@@ -186,7 +116,11 @@ def _time_from_mixes(
 
 
 def _reconciled(
-    timeline: StepTimeline, energies: KernelEnergies, whole: _Whole, gaps_ns: float, wait_w: float
+    timeline: StepTimeline,
+    energies: KernelEnergies,
+    whole: WholeStep,
+    gaps_ns: float,
+    wait_w: float,
 ) -> tuple[_Cells, dict[str, float]]:
     """The governor's row, and how far the parts were from the whole before it was scaled."""
     signature = timeline.kernels["signature"].to_numpy(dtype=np.int64)
@@ -241,23 +175,20 @@ def _sensed(
     raw: Mapping[str, Any],
     timeline: StepTimeline,
     energies: KernelEnergies,
-    whole: _Whole,
+    whole: WholeStep,
     cells: _Cells,
 ) -> tuple[list[tuple[dict[str, Any], pd.DataFrame]], list[str]]:
     """Rows at sensed clocks, and what to know of them."""
-    profiles = [
-        (str(entry["name"]), read_timeline(folder / entry["file"]))
-        for entry in raw.get("ambient", [])
-        if (folder / entry["file"]).is_file()
-    ]
+    profiles, lost = _profiles(folder, raw)
     found = fit_responses(timeline, profiles)
     if found is None:
-        return [], ["no profile at other clocks could be used: there are no sensed rows"]
+        return [], [*lost, "no profile at other clocks could be used: there are no sensed rows"]
     low, high = found.range_mhz()
     low, high = max(low, energies.fit.range_mhz[0]), min(high, energies.fit.range_mhz[1])
     if not high > low * (1 + _LEAST_SPREAD):
         return [], [
-            f"the clock moved from {low:.0f} to {high:.0f} MHz only, too little to tell responses"
+            *lost,
+            f"the clock moved from {low:.0f} to {high:.0f} MHz only, too little to tell responses",
         ]
     rows = [
         _at_clock(clock, found, energies, whole, cells)
@@ -265,12 +196,27 @@ def _sensed(
     ]
     own_mhz = found.clock_of(float(timeline.busy_ns.mean()))
     return rows, [
+        *lost,
         *found.left_out,
         *found.held_out_notes(),
         f"rows between {low:.0f} and {high:.0f} MHz are sensed: no clock was set; the slopes are "
         f"each kernel's own, the level leans on the step's mean clock of {whole.core_mhz:.0f} MHz "
         f"(kernel times in the profiles at other clocks would put it at {own_mhz:.0f})",
     ]
+
+
+def _profiles(
+    folder: Path, raw: Mapping[str, Any]
+) -> tuple[list[tuple[str, StepTimeline]], list[str]]:
+    """The profiles at other clocks, and why any cannot be read: the step is known without it."""
+    profiles, lost = [], []
+    for entry in raw.get("ambient", []):
+        try:
+            profiles.append((str(entry["name"]), read_timeline(folder / entry["file"])))
+        except ClockwrightError as error:
+            why = str(error).replace(f"{folder}/", "")
+            lost.append(f"the profile {entry['name']!r} is left out: {why}")
+    return profiles, lost
 
 
 def _clocks(low: float, high: float, listed: list[int] | None) -> list[int]:
@@ -280,11 +226,12 @@ def _clocks(low: float, high: float, listed: list[int] | None) -> list[int]:
         inside = np.array([clock for clock in listed if low <= clock <= high])
         if len(inside):
             wanted = inside[np.abs(inside[:, None] - wanted).argmin(axis=0)]
-    return sorted({int(clock) for clock in np.ceil(wanted) if clock <= high}, reverse=True)
+    # Whole MHz, rounded inwards at both ends.
+    return sorted({int(clock) for clock in np.minimum(np.ceil(wanted), high)}, reverse=True)
 
 
 def _at_clock(
-    clock: int, found: Responses, energies: KernelEnergies, whole: _Whole, cells: _Cells
+    clock: int, found: Responses, energies: KernelEnergies, whole: WholeStep, cells: _Cells
 ) -> tuple[dict[str, Any], pd.DataFrame]:
     at_base, here = found.durations_ns(whole.core_mhz), found.durations_ns(clock)
     lever = abs(np.log(clock / whole.core_mhz))
@@ -317,7 +264,7 @@ def _at_clock(
     return row, frame
 
 
-def _pair_row(whole: _Whole, wait_w: float) -> dict[str, Any]:
+def _pair_row(whole: WholeStep, wait_w: float) -> dict[str, Any]:
     return {
         "core_mhz": None,
         "mem_mhz": None,
@@ -347,7 +294,7 @@ def _rows(cells: _Cells, n: npt.NDArray[np.int64]) -> pd.DataFrame:
     )
 
 
-def _profile(pair: int, cells: _Cells, whole: _Whole, runs: int) -> pd.DataFrame:
+def _profile(pair: int, cells: _Cells, whole: WholeStep, runs: int) -> pd.DataFrame:
     return _rows(cells, np.full(len(cells.duration_ns), runs)).assign(
         pair=pair,
         sensed_core_mhz=whole.core_mhz,

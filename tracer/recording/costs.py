@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ...data.errors import DeviceError
 from ..measure.sensed_fit import MixFit, MixTimes
 from ..measure.timeline import StepTimeline
 
@@ -98,6 +99,9 @@ def share_operators(
         fit: the operators' energies.
         loops: ``loops`` of a session's record.
         timeline: the step.
+
+    Raises:
+        DeviceError: no operator launches any of them, so that no energy is known.
     """
     whole: dict[tuple[Any, ...], list[tuple[float, Share]]] = {}
     launch: dict[tuple[Any, ...], list[tuple[float, Share]]] = {}
@@ -120,6 +124,11 @@ def share_operators(
         # Operators of one launch differ by their data types, which their times tell.
         near = min(alike, key=lambda one: abs(one[0] - time_ns[number]), default=None)
         shares.append(None if near is None else near[1])
+    if not any(shares):
+        raise DeviceError(
+            "no operator that was measured alone launches any kernel of the step; its kernels "
+            "cannot be given energies"
+        )
     return KernelEnergies(fit, tuple(shares), time_ns, count)
 
 

@@ -259,7 +259,8 @@ class Session:
             self.step.run()
         torch.cuda.synchronize()
         self.loops = build_loops(capture.ops, int(self.record["l2_bytes"]))
-        identify(self.loops, self.folder / "loops.json")
+        if self.loops:
+            identify(self.loops, self.folder / "loops.json")
         self.record["missed_ops"] = capture.missed
         self.record["loops"] = [
             {

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from clockwright.data.errors import FormatError
+from clockwright.data.errors import DeviceError, FormatError
 from clockwright.data.units import GOVERNOR
 from clockwright.tracer.gpu.protocol import GpuInfo
 from clockwright.tracer.measure.timeline import read_timeline
@@ -139,6 +139,117 @@ def test_a_kernel_without_an_operator_takes_the_mean_power_and_is_told(tmp_path,
 def test_a_short_measurement_is_marked(made):
     trace = made(partial="12 of 24 mixes measured in the time given")
     assert trace.partial == "12 of 24 mixes measured in the time given"
+
+
+def changed(folder, change):
+    record = json.loads((folder / "raw.json").read_text())
+    change(record)
+    (folder / "raw.json").write_text(json.dumps(record))
+    return assemble(folder, workload=WORKLOAD, gpu=GPU)
+
+
+def test_a_profile_that_cannot_be_used_is_named_and_the_rest_kept(tmp_path, keys):
+    folder = raw_folder(tmp_path, keys)
+    (folder / "ambient-0.json").write_text('{"traceEv')
+    (folder / "ambient-1.json").unlink()
+    trace = assemble(folder, workload=WORKLOAD, gpu=GPU)
+    assert trace.provenance == "sensed"
+    told = [note for note in trace.notes if "is left out" in note]
+    assert [note.split("'")[1] for note in told] == ["load 0", "load 1"]
+    assert all(str(tmp_path) not in note for note in told)
+    assert min(pair.core_mhz for pair in trace.clock_pairs()[1:]) >= 1690
+
+
+def test_without_any_usable_profile_the_measured_row_is_kept(tmp_path, keys):
+    folder = raw_folder(tmp_path, keys)
+    for path in folder.glob("ambient-*.json"):
+        path.write_text("{}")
+    trace = assemble(folder, workload=WORKLOAD, gpu=GPU)
+    assert trace.clock_pairs() == (GOVERNOR,)
+    assert sum("is left out" in note for note in trace.notes) == 5
+
+
+def test_a_clock_that_hardly_moved_gives_no_rows(tmp_path, keys):
+    def still(record):
+        record["ambient"] = record["ambient"][2:3]
+
+    trace = changed(raw_folder(tmp_path, keys), still)
+    assert trace.clock_pairs() == (GOVERNOR,)
+    assert any("too little to tell responses" in note for note in trace.notes)
+
+
+def test_a_driver_that_lists_no_clocks_leaves_them_evenly_spread(made):
+    clocks = [pair.core_mhz for pair in made(core_clocks_mhz=[]).clock_pairs()[1:]]
+    assert len(clocks) == 13
+    assert np.ptp(np.diff(clocks)) <= 1
+
+
+def test_drift_and_both_windows_are_in_the_whole(tmp_path, keys):
+    def later(record):
+        record["again"]["plain"]["time_ns"] *= 1.01
+
+    trace = changed(raw_folder(tmp_path, keys), later)
+    assert trace.gpu["composition"]["drift"] == pytest.approx(0.01)
+    assert trace.baseline.time_ns == pytest.approx(step_us(CLOCK_MHZ) * 1e3 * 1.005)
+    assert trace.pairs["step_n"][0] == 140
+
+
+def test_a_step_measured_once_has_no_drift(tmp_path, keys):
+    trace = changed(raw_folder(tmp_path, keys), lambda record: record.pop("again"))
+    assert "drift" not in trace.gpu["composition"]
+    assert trace.pairs["step_n"][0] == 70
+
+
+def test_a_driver_that_reports_no_clock_leaves_the_sensed_one(tmp_path, keys):
+    def silent(record):
+        for entry in [record["step"]["plain"], record["again"]["plain"], *record["mixes"]]:
+            entry["window"] |= {"core_mhz": None, "throttle_reasons": None, "temperature_c": None}
+        for part in ("step", "again"):
+            record[part]["probed"]["sensed_mhz"] = 1710.0
+
+    folder = raw_folder(tmp_path, keys)
+    trace = changed(folder, silent)
+    assert trace.pairs["sensed_core_mhz"][0] == 1710.0
+    assert trace.pairs["temperature_c"].isna().all()
+    assert trace.pairs["throttle_reasons"].isna()[0]
+
+    def nothing(record):
+        for part in ("step", "again"):
+            record[part]["probed"]["sensed_mhz"] = None
+
+    with pytest.raises(FormatError, match="neither a reported nor a sensed clock"):
+        changed(folder, nothing)
+
+
+def test_a_step_that_no_operator_launches_is_refused(tmp_path, keys):
+    def unknown(record):
+        for loop in record["loops"]:
+            loop["kernels"] = [[["other", *key[1:]], ns] for key, ns in loop["kernels"]]
+
+    with pytest.raises(DeviceError, match="launches any kernel of the step"):
+        changed(raw_folder(tmp_path, keys), unknown)
+
+
+def test_too_few_mixes_are_refused(tmp_path, keys):
+    def cut(record):
+        record["mixes"] = record["mixes"][:2]
+
+    with pytest.raises(DeviceError, match="2 mixes were measured for 2 operators"):
+        changed(raw_folder(tmp_path, keys), cut)
+
+
+def test_a_record_without_its_timeline_says_so(tmp_path, keys):
+    folder = raw_folder(tmp_path, keys)
+    (folder / "timeline.json").unlink()
+    with pytest.raises(FormatError, match="before part 'timeline'"):
+        assemble(folder, workload=WORKLOAD, gpu=GPU)
+
+
+@pytest.mark.parametrize("text", ["[1]", "7", '{"step": ', ""])
+def test_a_damaged_record_is_refused(tmp_path, text):
+    (tmp_path / "raw.json").write_text(text)
+    with pytest.raises(FormatError, match=r"raw\.json: no record"):
+        assemble(tmp_path, workload=WORKLOAD, gpu=GPU)
 
 
 @pytest.mark.parametrize("part", ["step", "loops", "mixes"])
