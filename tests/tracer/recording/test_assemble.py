@@ -181,7 +181,7 @@ def test_a_clock_that_hardly_moved_gives_no_rows(tmp_path, keys):
 def test_a_driver_that_lists_no_clocks_leaves_them_evenly_spread(made):
     clocks = [pair.core_mhz for pair in made(core_clocks_mhz=[]).clock_pairs()[1:]]
     assert len(clocks) == 13
-    assert np.ptp(np.diff(clocks)) <= 1
+    assert np.ptp(np.diff(clocks)) <= 2  # whole MHz, the ends rounded inwards
 
 
 def test_drift_and_both_windows_are_in_the_whole(tmp_path, keys):
