@@ -148,7 +148,6 @@ class ReadingLog:
         rest = energy * 1e-3 - (slope_w * x + level)
         error_w = float(np.sqrt((rest**2).sum() / max(len(x) - 2, 1) / (x**2).sum()))
         looks = [look for look in list(self._looks) if from_ns <= look.at_ns <= to_ns]
-        core = [look.core_mhz for look in looks if look.core_mhz is not None]
         mem = [look.mem_mhz for look in looks if look.mem_mhz is not None]
         reasons = [r.throttle_reasons for r in looks if r.throttle_reasons is not None]
         heat = [(r.at_ns, r.temperature_c) for r in looks if r.temperature_c is not None]
@@ -160,7 +159,7 @@ class ReadingLog:
             power_w=float(slope_w),
             power_error_w=error_w,
             method=self.method,
-            core_mhz=float(np.mean(core)) if core else None,
+            core_mhz=self.core_mhz(from_ns, to_ns),
             mem_mhz=int(np.median(mem)) if mem else None,
             temperature_c=float(np.mean([h[1] for h in heat])) if heat else None,
             temperature_slope_c_per_s=slope,
@@ -168,3 +167,9 @@ class ReadingLog:
             steps=len(steps),
             duration_ns=int(at[-1] - at[0]),
         )
+
+    def core_mhz(self, from_ns: int, to_ns: int) -> float | None:
+        """Mean of the SM clocks reported between two moments; None if there are none."""
+        looks = list(self._looks)
+        core = [r.core_mhz for r in looks if from_ns <= r.at_ns <= to_ns and r.core_mhz is not None]
+        return float(np.mean(core)) if core else None

@@ -340,4 +340,5 @@ def _identity(
     profiled, plain = raw.get("profiled_step_ns"), raw["step"]["plain"]["time_ns"]
     if profiled:
         named["profiler_overhead"] = profiled / plain - 1
+        named["profiled_core_mhz"] = raw.get("profiled_core_mhz")
     return named

@@ -50,6 +50,8 @@ AMBIENTS: tuple[tuple[str, float, float], ...] = (
 _LEAST_WARM = 4
 # The power regulator swings for about a second after a rest, and steps with it.
 _SETTLE_S, _SETTLE_IN_PROFILE_S = 1.5, 1.2
+# Profiled steps: more than few, for spreads, and no more than a file of some 100 MB holds.
+_LEAST_PROFILED, _MOST_PROFILED = 10, 120
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,8 @@ class MeasureOptions:
 
     Attributes:
         step_seconds: plain steps, each of three times.
-        timeline_steps: profiled steps.
+        timeline_steps: profiled steps; None: as many as fill ``step_seconds``, so that they are
+            compared with plain steps over as long a time.
         ambient_steps: profiled steps at each ambient load.
         ambient_settle_s: the load before profiling starts.
         mix_seconds: each mix, after it settled.
@@ -68,7 +71,7 @@ class MeasureOptions:
     """
 
     step_seconds: float = 2.5
-    timeline_steps: int = 30
+    timeline_steps: int | None = None
     ambient_steps: int = 6
     ambient_settle_s: float = 0.8
     mix_seconds: float = 0.9
@@ -214,42 +217,36 @@ class Session:
         self.record[name] = found
 
     def _timeline(self) -> None:
+        """The profiled steps, and what they took as a whole by the GPU's own events."""
+        steps = self._profiled_steps()
+
         def body() -> None:
             # The profiler's start was a rest: the power cap's mean must be that of steps again.
             self._steps_for(_SETTLE_IN_PROFILE_S)
-            for number in range(self.options.timeline_steps):
+            begin_ns, begin = self.gpu.now_ns(), mark()
+            for number in range(steps):
                 with marked_step(number):
                     self.step.run()
+            end = mark()
+            end.synchronize()
+            self.record["profiled_step_ns"] = between_ns(begin, end) / steps
+            self.record["profiled_core_mhz"] = self._log.core_mhz(begin_ns, self.gpu.now_ns())
 
         with module_ranges(self.step.model):
             self._steps_for(_SETTLE_S)
             profile_to(self.folder / "timeline.json", body)
-        self.record["profiled_step_ns"] = self._under_profiler()
+
+    def _profiled_steps(self) -> int:
+        if self.options.timeline_steps is not None:
+            return self.options.timeline_steps
+        filling: float = self.options.step_seconds * 1e9 / self.record["step"]["plain"]["time_ns"]
+        return min(max(_LEAST_PROFILED, round(filling)), _MOST_PROFILED)
 
     def _steps_for(self, seconds: float) -> None:
         """Queue steps back to back for about so long."""
         count = seconds * 1e9 / self.record["step"]["plain"]["time_ns"]
         for _ in range(max(_LEAST_WARM, round(count))):
             self.step.run()
-
-    def _under_profiler(self) -> float:
-        """Mean time of a step with the profiler on, by the GPU's own events."""
-        found: list[float] = []
-
-        def body() -> None:
-            self._steps_for(_SETTLE_IN_PROFILE_S)
-            begin = mark()
-            for _ in range(self.options.timeline_steps):
-                self.step.run()
-            end = mark()
-            end.synchronize()
-            found.append(between_ns(begin, end) / self.options.timeline_steps)
-
-        with module_ranges(self.step.model):
-            self._steps_for(_SETTLE_S)
-            profile_to(self.folder / "overhead.json", body)
-        (self.folder / "overhead.json").unlink()
-        return found[0]
 
     def _loops(self) -> None:
         import torch
