@@ -96,7 +96,17 @@ class SweepPlan:
             return None
         if count >= _LEAST_PAIRS and self.predict().median_error <= self.target_error:
             return None
-        return self.pairs[self._model.next_pair(list(self._cells))]
+        return self.pairs[self._model.next_pair(list(self._cells), *self._measured_cells())]
+
+    def _measured_cells(self) -> tuple[Floats, Floats] | tuple[()]:
+        """(S, M) time and energy; nothing before the first pair."""
+        if not self._cells:
+            return ()
+        cells = self._cells.values()
+        return (
+            np.stack([each.time_ns for each in cells], axis=1),
+            np.stack([each.energy_mj for each in cells], axis=1),
+        )
 
     def add(self, pair: ClockPair, cells: Cells) -> None:
         """Take in what was measured at ``pair``.
@@ -124,9 +134,5 @@ class SweepPlan:
         if not self._cells:
             raise InputError("nothing is measured yet")
         if self._prediction is None:
-            self._prediction = self._model.predict(
-                list(self._cells),
-                np.stack([cells.time_ns for cells in self._cells.values()], axis=1),
-                np.stack([cells.energy_mj for cells in self._cells.values()], axis=1),
-            )
+            self._prediction = self._model.predict(list(self._cells), *self._measured_cells())
         return self._prediction
