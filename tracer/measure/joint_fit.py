@@ -26,7 +26,7 @@ Floats = npt.NDArray[np.float64]
 
 _FREEDOM = 8.0  # Student's degrees of freedom
 _ALONE_STEPS, _JOINT_STEPS = 25, 80
-_SETTLED = 1e-4  # relative fall of the objective
+_SETTLED = 1e-5  # relative fall of the objective
 _DIFFERENCE = 1e-5
 
 

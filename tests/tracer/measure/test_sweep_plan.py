@@ -104,8 +104,8 @@ def test_a_kernels_level_does_not_matter(count, level):
     energy_mj = np.stack([cell.energy_mj for cell in cells], axis=1)
     plain = model.predict(rows, time_ns, energy_mj)
     scaled = model.predict(rows, time_ns * level, energy_mj * level)
-    np.testing.assert_allclose(scaled.time_ns / level, plain.time_ns, rtol=1e-9)
-    np.testing.assert_allclose(scaled.time_sd, plain.time_sd, rtol=1e-9)
+    np.testing.assert_allclose(scaled.time_ns / level, plain.time_ns, rtol=1e-5)
+    np.testing.assert_allclose(scaled.time_sd, plain.time_sd, rtol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -181,11 +181,16 @@ def test_held_out_pairs_of_public_tables_are_predicted_within_two_percent(datase
 
 
 def test_where_a_quarter_is_too_few_the_stated_error_says_so(datasets):
-    # 25 pairs over a tenfold range of both clocks: six do not pin it down, and it is not claimed.
+    # 25 pairs over a ninefold range of both clocks: six do not quite pin energy down.
     time_error, energy_error, prediction = held_out(
         datasets, "rtx3080ti_polybench_rodinia_65kernels"
     )
-    assert time_error < 0.05
-    assert energy_error < 0.08
-    assert prediction.median_error > 0.5 * max(time_error, energy_error)
+    assert time_error < 0.02
+    assert energy_error < 0.03
+    assert prediction.median_error > max(time_error, energy_error)
+
+
+def test_two_pairs_of_ten_are_too_few_and_said_to_be(datasets):
+    time_error, energy_error, prediction = held_out(datasets, "v100_nvdvfs_real")
+    assert max(time_error, energy_error) < 0.06
     assert prediction.median_error > 0.02
