@@ -29,6 +29,7 @@ __all__ = [
     "compare",
     "phase_schedule",
     "recommend",
+    "single_pair_choices",
     "single_pair_costs",
 ]
 
@@ -187,6 +188,17 @@ def single_pair_costs(step: Step) -> list[tuple[float, float]]:
         _locked_cost(step, f)
         for f, pair in enumerate(step.problem.pairs)
         if not pair.is_governor and np.isfinite(time_ns[f])
+    ]
+
+
+def single_pair_choices(step: Step) -> list[NDArray[np.int32]]:
+    """(K,) schedules of one locked pair each, of all pairs a schedule may use for a whole step."""
+    problem = step.problem
+    assert problem.allowed is not None
+    return [
+        _constant(step, f)
+        for f, pair in enumerate(problem.pairs)
+        if problem.allowed[f] and not step.capped[f] and not pair.is_governor
     ]
 
 

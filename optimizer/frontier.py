@@ -25,7 +25,14 @@ from .plan import played_cost, solve_step
 from .problem import Problem
 from .switch_model import Lag
 
-__all__ = ["Front", "FrontPoint", "default_budgets", "frontier", "share_schedules"]
+__all__ = [
+    "Front",
+    "FrontPoint",
+    "default_budgets",
+    "frontier",
+    "offer_choices",
+    "share_schedules",
+]
 
 Array = NDArray[np.float64]
 _MOST_CORNERS = 200
@@ -249,6 +256,19 @@ def share_schedules(steps: Sequence[Step], fronts: Sequence[Front]) -> tuple[Fro
             _offer(step, points, list({choice.tobytes(): choice for choice in others}.values()))
         shared.append(replace(front, points=tuple(points)))
     return tuple(shared)
+
+
+def offer_choices(step: Step, front: Front, choices: Sequence[NDArray[np.int32]]) -> Front:
+    """The front with schedules found elsewhere, such as the baselines, taken where they are better.
+
+    Args:
+        step: the step under the front's switch model.
+        front: its front.
+        choices: (K,) pairs of the items each; only those that the problem allows.
+    """
+    points = list(front.points)
+    _offer(step, points, list(choices))
+    return replace(front, points=tuple(points))
 
 
 def _offer(step: Step, points: list[FrontPoint], choices: list[NDArray[np.int32]]) -> None:

@@ -347,8 +347,9 @@ def _infeasible(search: _Search, least_ns: float, sure: bool) -> InfeasibleError
     least = least_ns / base - 1
     none, fastest = ("meets", "is") if sure else ("was found that meets", "found takes")
     return InfeasibleError(
-        f"no schedule {none} a slowdown of {search.hold.budget_time_ns / base - 1:.4%}: the "
-        f"fastest one {fastest} {least:+.4%} against the baseline; allow at least "
+        f"no schedule of locked pairs {none} a slowdown of "
+        f"{search.hold.budget_time_ns / base - 1:.4%}: the fastest one {fastest} "
+        f"{least:+.4%} against the baseline; allow at least "
         f"{np.ceil(least * 1e6) / 1e4:.4f}%",
         least,
     )

@@ -19,7 +19,7 @@ from .from_trace import Step, from_trace
 from .noise import plan_under_noise
 from .noise_estimate import NoiseResult, judge_choice, slowdown_limit
 from .pass_level import ByPhase
-from .plan import played_cost, solve_step
+from .plan import played_cost, solve_step, tolerance_for
 from .scatter import Scatter, play_scattered, with_lead
 from .solution import Solution
 from .switch_model import Lag
@@ -141,7 +141,7 @@ def optimize_trace(trace: Trace, request: Request) -> Schedule:
         recommendation = recommend(saving, rivals, (high - low) / 2)
     return make_schedule(
         step,
-        plan.solution,
+        _stated(plan, tolerance_for(step) if request.tolerance is None else request.tolerance),
         request.budget,
         switches,
         alternatives,
@@ -149,6 +149,16 @@ def optimize_trace(trace: Trace, request: Request) -> Schedule:
         noise=plan.noise,
         scatter=plan.scatter,
     )
+
+
+def _stated(plan: _Planned, tolerance: float) -> Solution:
+    """The plan's solution, its status by the gap that it ends with.
+
+    Caution against noise and room for scatter widen the gap after the solver is done with it.
+    """
+    if plan.noise is None and plan.scatter is None:
+        return plan.solution
+    return replace(plan.solution, status="optimal" if plan.solution.gap <= tolerance else "limit")
 
 
 def _explained(error: InfeasibleError, step: Step) -> InfeasibleError:

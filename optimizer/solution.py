@@ -32,7 +32,8 @@ class Solution:
         saving: 1 minus energy against the baseline.
         method: the path of the proof, such as ``dual+splice`` or ``dual+splice+labels``.
         status: ``optimal`` if the gap is within the tolerance asked for, ``limit`` if the time
-            limit or a cap on the search struck first (the schedule and its gap hold all the same).
+            limit or a cap on the search struck first, or caution against noise and scatter left a
+            wider gap (the schedule and its gap hold all the same).
         seconds: wall time taken.
         multiplier_w: the Lagrange multiplier at the bound, mJ per ns times 1e6, that is the power
             one would pay for time; None where the bound did not come from it.

@@ -120,8 +120,9 @@ def _least_time(inst: Instance, hold: Incumbent) -> Point:
         base = hold.problem.baseline_time_ns
         least = evaluate(hold.problem, choice).time_ns / base - 1
         raise InfeasibleError(
-            f"no schedule meets a slowdown of {hold.budget_time_ns / base - 1:.4%}: the fastest "
-            f"one is {least:+.4%} against the baseline; allow at least "
+            f"no schedule of locked pairs meets a slowdown of "
+            f"{hold.budget_time_ns / base - 1:.4%}: the fastest one is "
+            f"{least:+.4%} against the baseline; allow at least "
             f"{np.ceil(least * 1e6) / 1e4:.4f}%",
             least,
         )

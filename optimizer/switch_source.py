@@ -100,7 +100,8 @@ def choose_switches(
         if table is None:
             note = (
                 "switches are taken as free, since the trace has no switch table: the saving is "
-                "an upper limit; say --switches 1ms (or a table) for a schedule to replay"
+                "an upper limit; for a schedule to replay say what a switch costs, such as "
+                "--switches 1ms or a table (dear switches may need a larger --max-slowdown)"
             )
             return SwitchChoice(Free(), {"semantic": "free", "source": "assumed"}, (note,))
         word = "measured"

@@ -51,7 +51,14 @@ def make_schedule(
         more["noise"] = noise.to_json()
     if scatter is not None:
         more["scatter"] = scatter.to_json()
-    notes = [*step.notes, *switches.notes, *(noise.notes if noise else ())]
+    partial = () if trace.partial is None else (f"the trace is incomplete: {trace.partial}",)
+    notes = [
+        *partial,
+        *trace.notes,
+        *step.notes,
+        *switches.notes,
+        *(noise.notes if noise else ()),
+    ]
     return Schedule(
         gpu=dict(trace.gpu),
         workload=dict(trace.workload),

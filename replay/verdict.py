@@ -74,12 +74,10 @@ def judge_prediction(predicted: Predicted, measured: Comparison) -> Prediction:
         saving=predicted.saving,
         slowdown_error=slowdown_error,
         saving_error=saving_error,
-        time_agrees=_meets(
-            measured.slowdown, predicted.slowdown_interval or (predicted.slowdown,) * 2
-        ),
+        time_agrees=_agrees(measured.slowdown, predicted.slowdown, predicted.slowdown_interval),
         energy_agrees=None
         if measured.saving is None
-        else _meets(measured.saving, predicted.saving_interval or (predicted.saving,) * 2),
+        else _agrees(measured.saving, predicted.saving, predicted.saving_interval),
     )
 
 
@@ -91,7 +89,11 @@ def _less(estimate: Estimate, promised: float) -> Estimate:
     )
 
 
-def _meets(estimate: Estimate, promised: tuple[float, float]) -> bool | None:
+def _agrees(
+    estimate: Estimate, promised: float, interval: tuple[float, float] | None
+) -> bool | None:
+    """Whether the promise or its interval, which need not hold it, meets what was measured."""
     if estimate.low is None or estimate.high is None:
         return None
-    return promised[0] <= estimate.high and estimate.low <= promised[1]
+    ranges = [(promised, promised), *([] if interval is None else [interval])]
+    return any(low <= estimate.high and estimate.low <= high for low, high in ranges)

@@ -74,6 +74,12 @@ def describe(workload: Mapping[str, Any], gpu: Mapping[str, Any]) -> str:
 
 
 def stamp(title: str, simulated: bool, provenance: str) -> str:
-    """A title that says where the numbers come from."""
-    word = "simulated" if simulated else provenance
+    """A title that says where the numbers come from.
+
+    Assumed responses come from a simulated GPU's model too, but stand on a timeline recorded
+    elsewhere: both words are needed.
+    """
+    word = provenance
+    if simulated and provenance != "simulated":
+        word = "assumed, simulated" if provenance == "assumed" else "simulated"
     return title if f"({word})" in title else f"{title} ({word})"

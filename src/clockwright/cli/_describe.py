@@ -17,7 +17,7 @@ def headline(schedule: Schedule) -> Iterator[str]:
 
     what = describe(schedule.workload, schedule.gpu)
     yield (
-        f"{stamp(what, True, '') if schedule.simulated else what}: "
+        f"{stamp(what, schedule.simulated, schedule.provenance)}: "
         f"{schedule.trace['kernels']} kernels, {len(schedule.segments)} segments, "
         f"{_switches(schedule)} switches a step"
     )

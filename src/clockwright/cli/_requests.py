@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-__all__ = ["parse_confidence", "parse_gap", "problem_options"]
+__all__ = ["parse_budget", "parse_confidence", "parse_gap", "problem_options"]
 
 
 def problem_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -57,6 +57,24 @@ def problem_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in reversed(options):
         parsed = option(parsed)
     return parsed
+
+
+def parse_budget(text: str, option: str = "--max-slowdown") -> float:
+    """Read a slowdown; a bare number of 1 or more is a percentage without its sign.
+
+    Raises:
+        InputError: no fraction or percentage, or a bare number that would be 100% or more.
+    """
+    from ..data.errors import InputError
+    from ..data.units import parse_fraction
+
+    value = parse_fraction(text)
+    if value >= 1 and not text.strip().endswith("%"):
+        raise InputError(
+            f"{option} {text.strip()} would be {value:.0%}; write {text.strip()}% for a "
+            f"percentage, or {value * 100:g}% if that is what is meant"
+        )
+    return value
 
 
 def parse_confidence(text: str) -> float | None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ._output import emit, json_option, progress, say
-from ._requests import parse_confidence, parse_gap, problem_options
+from ._requests import parse_budget, parse_confidence, parse_gap, problem_options
 from ._traces import assume_option, load_trace
 
 if TYPE_CHECKING:
@@ -80,13 +80,12 @@ def command(
     traces, --budgets or --latencies make a batch, whose results are rows of a Parquet folder.
     """
     from ..data.errors import InputError
-    from ..data.units import parse_fraction
     from ..optimizer.request import Request
 
     if not time_limit > 0:
         raise InputError(f"--time-limit must be positive, got {time_limit:g}")
     request = Request(
-        budget=parse_fraction(max_slowdown),
+        budget=parse_budget(max_slowdown),
         confidence=parse_confidence(confidence),
         time_limit_s=time_limit,
         tolerance=parse_gap(gap),

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ._output import emit, json_option, progress, say
-from ._requests import problem_options
+from ._requests import parse_budget, problem_options
+from ._traces import assume_option, load_trace
 
 if TYPE_CHECKING:
     from ..data.schedule import Alternative
@@ -41,6 +42,7 @@ __all__ = ["command"]
 @click.option("--up-to", default="20%", show_default=True, help="Largest slowdown drawn.")
 @click.option("--time-limit", default=60.0, show_default=True, help="Seconds for all fronts.")
 @problem_options
+@assume_option
 @json_option
 def command(
     trace: Path,
@@ -49,22 +51,21 @@ def command(
     max_slowdown: str,
     up_to: str,
     time_limit: float,
+    assume: str | None,
     as_json: bool,
     **problem: Any,
 ) -> None:
     """Draw energy against slowdown for TRACE: one front a switch model, every baseline marked."""
     from ..charts._style import check_suffix
     from ..data.errors import InputError
-    from ..data.trace import read
-    from ..data.units import parse_fraction
 
     check_suffix(output)
     if not time_limit > 0:
         raise InputError(f"--time-limit must be positive, got {time_limit:g}")
-    budget, end = parse_fraction(max_slowdown), parse_fraction(up_to)
+    budget, end = parse_budget(max_slowdown), parse_budget(up_to, "--up-to")
     if not 0 < end <= 10:
         raise InputError(f"--up-to must be over 0% and at most 1000%, got {up_to!r}")
-    whole = read(trace)
+    whole = load_trace(trace, assume)
     names = _switch_names(latencies, problem["switches"])
     with progress(quiet=as_json) as display:
         task = display.add_task("baselines", total=len(names) + 1)
@@ -109,25 +110,43 @@ def _compute(
     problem: dict[str, Any],
     on_front: Any,
 ) -> tuple[list[Front], tuple[Alternative, ...], list[tuple[float, float]], list[str]]:
-    from ..optimizer.baselines import compare, single_pair_costs
-    from ..optimizer.frontier import frontier, share_schedules
+    from ..optimizer.baselines import (
+        compare,
+        phase_schedule,
+        single_pair_choices,
+        single_pair_costs,
+    )
+    from ..optimizer.frontier import frontier, offer_choices, share_schedules
     from ..optimizer.request import Request, make_step
+    from ..optimizer.switch_model import Free
 
-    fronts, steps, notes = [], [], []
+    fronts, steps, labels = [], [], []
+    notes: list[str] = []
+    if trace.partial is not None:
+        notes.append(f"the trace is incomplete: {trace.partial}")
+    notes += trace.notes
     alternatives: tuple[Alternative, ...] = ()
     singles: list[tuple[float, float]] = []
     share = time_limit_s / (len(names) + 1)
     for number, name in enumerate(names):
         request = Request(budget, **{**problem, "switches": name.replace("+", ",")})
         step, switches = make_step(trace, request)
+        if number and isinstance(step.problem.switch, Free) and "free" in labels:
+            continue  # auto without a table is the same as free
         notes += [*step.notes, *switches.notes]
+        if switches.spread is not None:
+            notes.append(f"switches {name}: fronts are planned at the median latency, not at 95%")
+        by_phase = phase_schedule(step, budget, None, None)
         if number == 0:
-            alternatives = compare(step, budget, time_limit_s=share)
+            alternatives = compare(step, budget, time_limit_s=share, by_phase=by_phase)
             base = step.problem.baseline_time_ns
             singles = [(time / base - 1, energy) for time, energy in single_pair_costs(step)]
-        label = f"schedule, switches {_label(name, switches.described)}"
+        labels.append(_label(name, switches.described))
+        label = f"schedule, switches {labels[-1]}"
         on_front(name)
-        fronts.append(frontier(step, _budgets(budget, end), label=label, time_limit_s=share))
+        front = frontier(step, _budgets(budget, end), label=label, time_limit_s=share)
+        known = [*single_pair_choices(step), *([] if by_phase is None else [by_phase.choice])]
+        fronts.append(offer_choices(step, front, known))
         steps.append(step)
     shared = list(share_schedules(steps, fronts))
     return shared, alternatives, singles, list(dict.fromkeys(notes))

@@ -12,6 +12,7 @@ import click
 from ..data.errors import InputError
 from ..data.units import parse_duration_ns, parse_fraction
 from ._output import emit, json_option, progress, say
+from ._requests import parse_budget
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -131,7 +132,7 @@ def command(
         triggers=triggers,
         switches=switches,
     )
-    budget = None if max_slowdown is None else parse_fraction(max_slowdown)
+    budget = None if max_slowdown is None else parse_budget(max_slowdown)
     with open_replay(watched.schedule, options) as opened, _rounds(rounds, as_json) as on_round:
         report = run_replay(
             watched,
