@@ -80,6 +80,13 @@ class Trace:
         return bool(self.gpu.get("simulated")) or self.provenance == "simulated"
 
     @property
+    def caveats(self) -> tuple[str, ...]:
+        """What must be said wherever numbers from the trace are: what is missing, then `notes`."""
+        if self.partial is None:
+            return self.notes
+        return (f"the trace is incomplete: {self.partial}", *self.notes)
+
+    @property
     def fingerprint(self) -> str:
         """Identity of the kernel sequence (not of its times)."""
         return fingerprint(self.timeline, self.signatures)

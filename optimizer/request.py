@@ -276,7 +276,6 @@ def _as_solution(
         slowdown=time_ns / problem.baseline_time_ns - 1,
         saving=1 - energy_mj / problem.baseline_energy_mj,
         method="one pair a phase",
-        status="limit",
     )
     noise = like.noise
     if noise is not None:

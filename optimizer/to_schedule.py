@@ -51,14 +51,8 @@ def make_schedule(
         more["noise"] = noise.to_json()
     if scatter is not None:
         more["scatter"] = scatter.to_json()
-    partial = () if trace.partial is None else (f"the trace is incomplete: {trace.partial}",)
-    notes = [
-        *partial,
-        *trace.notes,
-        *step.notes,
-        *switches.notes,
-        *(noise.notes if noise else ()),
-    ]
+    of_noise = () if noise is None else noise.notes
+    notes = [*trace.caveats, *step.notes, *switches.notes, *of_noise]
     return Schedule(
         gpu=dict(trace.gpu),
         workload=dict(trace.workload),

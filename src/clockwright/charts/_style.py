@@ -80,6 +80,6 @@ def stamp(title: str, simulated: bool, provenance: str) -> str:
     elsewhere: both words are needed.
     """
     word = provenance
-    if simulated and provenance != "simulated":
+    if simulated:
         word = "assumed, simulated" if provenance == "assumed" else "simulated"
     return title if f"({word})" in title else f"{title} ({word})"

@@ -118,21 +118,19 @@ def _compute(
     )
     from ..optimizer.frontier import frontier, offer_choices, share_schedules
     from ..optimizer.request import Request, make_step
-    from ..optimizer.switch_model import Free
 
-    fronts, steps, labels = [], [], []
-    notes: list[str] = []
-    if trace.partial is not None:
-        notes.append(f"the trace is incomplete: {trace.partial}")
-    notes += trace.notes
+    fronts: list[Front] = []
+    steps, notes = [], list(trace.caveats)
     alternatives: tuple[Alternative, ...] = ()
     singles: list[tuple[float, float]] = []
     share = time_limit_s / (len(names) + 1)
     for number, name in enumerate(names):
         request = Request(budget, **{**problem, "switches": name.replace("+", ",")})
         step, switches = make_step(trace, request)
-        if number and isinstance(step.problem.switch, Free) and "free" in labels:
-            continue  # auto without a table is the same as free
+        label = f"schedule, switches {_label(name, switches.described)}"
+        on_front(name)
+        if any(front.label == label for front in fronts):
+            continue  # auto comes down to measured or free, which may be named as well
         notes += [*step.notes, *switches.notes]
         if switches.spread is not None:
             notes.append(f"switches {name}: fronts are planned at the median latency, not at 95%")
@@ -141,9 +139,6 @@ def _compute(
             alternatives = compare(step, budget, time_limit_s=share, by_phase=by_phase)
             base = step.problem.baseline_time_ns
             singles = [(time / base - 1, energy) for time, energy in single_pair_costs(step)]
-        labels.append(_label(name, switches.described))
-        label = f"schedule, switches {labels[-1]}"
-        on_front(name)
         front = frontier(step, _budgets(budget, end), label=label, time_limit_s=share)
         known = [*single_pair_choices(step), *([] if by_phase is None else [by_phase.choice])]
         fronts.append(offer_choices(step, front, known))
