@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.fake_nvml.driver import FakeGpu, FakeNvml
-from tests.tracer.clocks.processes import Processes, is_alive, kill, wait_until
+from tests.tracer.clocks.processes import Processes, Trainer, is_alive, kill, wait_until
 
 KINDS = ("trainer", "keeper", "both")
 
@@ -75,13 +75,19 @@ def test_no_clock_stays_locked_after_100_kills_at_random_moments(
     assert sum(sets > 0 for sets in hits) > 50, "most kills must come after a set"
 
 
+def kill_trainer_keeper_and_guardian(trainer: Trainer) -> None:
+    # Stopped first: a keeper that saw its guardian die would start another, which gives back.
+    kill(trainer.keeper_pid, number=signal.SIGSTOP)
+    kill(trainer.guardian_pid, trainer.keeper_pid, trainer.pid)
+    wait_until(lambda: not is_alive(trainer.keeper_pid), "the keeper is dead")
+
+
 def test_the_next_start_repairs_what_a_kill_of_trainer_keeper_and_guardian_left(
     gpu: FakeGpu, state: Path, processes: Processes
 ) -> None:
     trainer = processes.trainer("hold", private=True, uuid=gpu.uuid, power_limit_w=300.0)
     trainer.wait_for("switching")
-    kill(trainer.guardian_pid, trainer.keeper_pid, trainer.pid)
-    wait_until(lambda: not is_alive(trainer.keeper_pid), "the keeper is dead")
+    kill_trainer_keeper_and_guardian(trainer)
     assert gpu.core_lock == (1410, 1410)
     assert gpu.raw.power_limit_mw == 300_000
     said = processes.repair()
@@ -94,8 +100,7 @@ def test_the_next_start_repairs_what_a_kill_of_trainer_keeper_and_guardian_left(
 def test_a_keeper_repairs_before_it_serves(gpu: FakeGpu, state: Path, processes: Processes) -> None:
     trainer = processes.trainer("hold", private=True, uuid=gpu.uuid)
     trainer.wait_for("switching")
-    kill(trainer.guardian_pid, trainer.keeper_pid, trainer.pid)
-    wait_until(lambda: not is_alive(trainer.keeper_pid), "the keeper is dead")
+    kill_trainer_keeper_and_guardian(trainer)
     assert gpu.core_lock is not None
     processes.keeper()
     assert settled(gpu, state)
