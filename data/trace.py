@@ -26,6 +26,7 @@ __all__ = ["TRACE_VERSION", "Baseline", "Trace", "fingerprint", "pair_of", "read
 
 TRACE_VERSION = 1
 _FORMAT = "clockwright-trace"
+_FROM_A_GPU = ("measured", "sensed", "fitted")
 
 
 @dataclass(frozen=True)
@@ -197,14 +198,44 @@ def _is_trace(path: Path) -> bool:
     return (path / "trace.json").is_file()
 
 
+def _from_a_gpu(provenance: Any, simulated: Any) -> bool:
+    return provenance in _FROM_A_GPU and not simulated
+
+
+def refuse_to_lose(path: Path, trace: Trace) -> None:
+    """Refuse to put a trace in the place of a recording of a real GPU, unless it is one itself.
+
+    A recording takes a GPU and minutes to make again; a simulation or an import does not.
+
+    Raises:
+        InputError: ``path`` holds such a recording.
+    """
+    if _from_a_gpu(trace.provenance, trace.simulated) or not _is_trace(path):
+        return
+    try:
+        there = read_json(path / "trace.json")
+        recorded = _from_a_gpu(there["provenance"], there["simulated"])
+        name = there["gpu"]["name"]
+    except (InputError, KeyError, TypeError):
+        return  # not a trace that can be read; nothing is lost
+    if recorded:
+        made = "simulated" if trace.simulated else trace.provenance
+        raise InputError(
+            f"{path} holds a {there['provenance']} trace of {name}, and the new one is {made}: "
+            "name another output, or delete that folder first"
+        )
+
+
 def write(trace: Trace, path: Path) -> None:
     """Write the folder, whole or not at all; an older trace there is replaced.
 
     Raises:
-        InputError: the place cannot be written or holds other files.
+        InputError: the place cannot be written, holds other files, or holds a recording of a real
+            GPU that `refuse_to_lose` keeps.
         FormatError: the trace is not sound.
     """
     whole = trace.checked()
+    refuse_to_lose(Path(path), whole)
     with replace_dir(Path(path), _is_trace) as folder:
         tables.TIMELINE.write(whole.timeline, folder / "timeline.parquet")
         tables.SIGNATURES.write(whole.signatures, folder / "signatures.parquet")

@@ -15,6 +15,7 @@ from .errors import InputError
 __all__ = [
     "GOVERNOR",
     "ClockPair",
+    "counted",
     "decimal_to_ns",
     "pair_from_columns",
     "parse_duration_ns",
@@ -145,3 +146,8 @@ def parse_fraction(text: str) -> float:
     if not 0 <= value <= 100:
         raise InputError(f"expected a percentage from 0% upward, got {text!r}")
     return value
+
+
+def counted(number: int, noun: str, plural: str | None = None) -> str:
+    """``number`` beside its noun: ``1 segment``, ``3 segments``."""
+    return f"{number} {noun if number == 1 else plural or noun + 's'}"

@@ -88,7 +88,7 @@ def open_replay(schedule: Schedule, options: ReplayOptions) -> Iterator[OpenedRe
         DeviceError, KeeperError: the GPU or its keeper refused.
     """
     spec = _gpu_spec(schedule, options)
-    trace = None if options.trace_path is None else trace_file.read(options.trace_path)
+    trace = None if options.trace_path is None else _trace_of(schedule, options.trace_path)
     kind = spec.partition(":")[0].strip().lower()
     if trace is not None:
         # A table may have drifted from its schedule, as far as --allow-drift says.
@@ -104,6 +104,18 @@ def open_replay(schedule: Schedule, options: ReplayOptions) -> Iterator[OpenedRe
             yield opened
 
 
+def _trace_of(schedule: Schedule, path: Path) -> Trace:
+    """The trace, with the responses put on it again where the schedule rests on assumed ones."""
+    trace = trace_file.read(path)
+    assumed = schedule.gpu.get("assumed")
+    if not isinstance(assumed, str) or len(trace.pairs) > 1:
+        return trace
+    from ..tracer.assume import assume_responses
+    from ..tracer.gpu.simulated import open_simulated
+
+    return assume_responses(trace, open_simulated(assumed))
+
+
 def _gpu_spec(schedule: Schedule, options: ReplayOptions) -> str:
     if options.gpu_spec is not None:
         return options.gpu_spec
@@ -114,7 +126,8 @@ def _gpu_spec(schedule: Schedule, options: ReplayOptions) -> str:
         return TABLE
     raise InputError(
         f"the schedule was made for {schedule.gpu['name']} ({schedule.provenance}); say what to "
-        "replay on: --gpu nvml:0 for the real one, or --trace TRACE to play the trace's own table"
+        "replay on: --trace TRACE to play the trace's own table, or, where the step can be run, "
+        "WORKLOAD --gpu nvml:0"
     )
 
 

@@ -24,7 +24,7 @@ import pandas as pd
 from ..data import tables
 from ..data.errors import InputError
 from ..data.trace import Baseline, Trace
-from ..data.units import GOVERNOR
+from ..data.units import GOVERNOR, ClockPair
 from .gpu.simulated import SimulatedGpu
 from .work import KernelWork, MathUnit
 
@@ -48,12 +48,16 @@ _PROBE_BYTES = 1 << 28
 def assume_responses(trace: Trace, gpu: SimulatedGpu) -> Trace:
     """The same timeline with a profile at the governor and at every pair of ``gpu``'s sweep.
 
+    The recorded durations hold at the trace's baseline pair, and stay there; the model says how
+    times and energies change from it.
+
     Args:
         trace: a trace with a timeline; its own profile, if any, is not used.
         gpu: the simulated GPU whose model is assumed.
 
     Raises:
-        InputError: the trace already holds a sweep, or its kernels last no time at all.
+        InputError: the trace already holds a sweep, its kernels last no time at all, or it was
+            recorded at a pair that ``gpu`` does not have.
     """
     if len(trace.pairs) > 1:
         raise InputError(
@@ -62,7 +66,9 @@ def assume_responses(trace: Trace, gpu: SimulatedGpu) -> Trace:
         )
     trace = trace.checked()
     at_baseline = _own_duration(trace)
-    visit = (GOVERNOR, *gpu.sweep_pairs())
+    recorded = trace.baseline.pair
+    _check_recorded(recorded, gpu)
+    visit = tuple(dict.fromkeys((recorded, GOVERNOR, *gpu.sweep_pairs())))
     works = [_work(row) for row in trace.signatures.itertuples(index=False)]
     time_ns, energy_mj, _ = gpu.truth_table(works, visit)
     slower = time_ns / time_ns[:, :1]
@@ -89,13 +95,22 @@ def assume_responses(trace: Trace, gpu: SimulatedGpu) -> Trace:
             }
         ),
         profile=_profile(duration_ns, energy * scale),
-        baseline=Baseline(GOVERNOR, float(step_ns), step_mj),
+        baseline=Baseline(recorded, float(step_ns), step_mj),
         notes=(
             *trace.notes,
             f"times and energies away from the recorded clocks are assumed: the model of a "
             f"simulated {gpu.spec.name} was put on this timeline",
         ),
     ).checked()
+
+
+def _check_recorded(pair: ClockPair, gpu: SimulatedGpu) -> None:
+    if pair != GOVERNOR and pair not in gpu.pairs():
+        raise InputError(
+            f"the timeline was recorded at {pair}, a clock pair that the simulated {gpu.spec.name} "
+            f"does not have (its highest is {gpu.pairs()[0]}): assume another GPU, or import the "
+            "timeline again with the pair as --baseline"
+        )
 
 
 def _profile(duration_ns: Floats, energy_mj: Floats) -> pd.DataFrame:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 
 def doctor(*arguments, **extra):
@@ -27,6 +28,8 @@ def test_it_answers_without_a_gpu(tmp_path):
     real = [gpu for gpu in document["gpus"] if gpu["spec"].startswith("nvml:")]
     assert real
     assert all(gpu["problem"] or gpu["can"] for gpu in real)
+    assert document["torch"]["version"] == torch.__version__
+    assert document["torch"]["cuda"] == torch.version.cuda
 
 
 def test_a_user_without_rights_is_told_which_right_is_missing(fake_nvml, tmp_path):
@@ -52,4 +55,6 @@ def test_people_get_lines(arguments, tmp_path):
     done = doctor(*arguments, XDG_RUNTIME_DIR=str(tmp_path), HOME=str(tmp_path))
     assert done.returncode == 0, done.stderr
     assert "clock keeper" in done.stdout
+    assert f"PyTorch {torch.__version__}" in done.stdout
+    assert done.stdout.count("lock the SM clock") == done.stdout.count("nvml:GPU-")
     assert "Traceback" not in done.stdout + done.stderr

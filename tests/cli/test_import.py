@@ -83,8 +83,27 @@ def test_a_timeline_is_planned_with_an_assumed_gpu_and_says_so(tmp_path, capsys)
     assert main(command) == 2
     assert "--assume" in capsys.readouterr().err
     assert main([*command, "--assume", "h200", "--max-slowdown", "5%"]) == 0
-    assert "assumed" in capsys.readouterr().out
-    assert schedules.read(tmp_path / "S.json").provenance == "assumed"
+    assert "(assumed, simulated)" in capsys.readouterr().out
+    schedule = schedules.read(tmp_path / "S.json")
+    assert schedule.provenance == "assumed"
+    assert any("are assumed" in note for note in schedule.notes)
+    played = ["replay", str(tmp_path / "S.json"), "--block", "1ms", "--no-single"]
+    played += ["--max-slowdown", "20%"]
+    assert main(played) == 2
+    assert "--trace TRACE" in capsys.readouterr().err
+    assert main([*played, "--trace", str(tmp_path / "T")]) == 0
+    assert "the assumed table" in capsys.readouterr().out
+
+
+def test_a_front_may_be_drawn_from_assumed_responses(tmp_path, capsys):
+    (tmp_path / "t.json").write_text(document())
+    imported(capsys, tmp_path / "t.json", "-o", tmp_path / "T")
+    command = ["pareto", str(tmp_path / "T"), "-o", str(tmp_path / "p.svg")]
+    assert main(command) == 2
+    assert "--assume" in capsys.readouterr().err
+    assert main([*command, "--assume", "h200", "--latencies", "free"]) == 0
+    assert "assumed, simulated" in (tmp_path / "p.svg").read_text()
+    assert "are assumed" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

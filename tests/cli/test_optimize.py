@@ -1,6 +1,7 @@
 """``optimize`` as a user runs it: published optima, measured tables, refusals, batches."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -101,6 +102,19 @@ def test_no_switch_table_is_an_assumption_that_is_told(folder, capsys):
     assert "switches are taken as free" in capsys.readouterr().out
 
 
+def test_what_a_trace_lacks_is_told_by_its_schedule_and_its_front(tmp_path, capsys):
+    partial = replace(random_trace(1), partial="the sweep was cut short", notes=("it was hot",))
+    traces.write(partial, tmp_path / "T")
+    assert main(["optimize", str(tmp_path / "T"), "-o", str(tmp_path / "S.json")]) == 0
+    said = capsys.readouterr().out
+    for words in ("incomplete: the sweep was cut short", "it was hot"):
+        assert words in said
+        assert any(words in note for note in schedules.read(tmp_path / "S.json").notes)
+    front = ["pareto", str(tmp_path / "T"), "-o", str(tmp_path / "p.svg"), "--latencies", "free"]
+    assert main(front) == 0
+    assert "incomplete: the sweep was cut short" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("more", "message"),
     [
@@ -108,6 +122,7 @@ def test_no_switch_table_is_an_assumption_that_is_told(folder, capsys):
         (["--switches", "measured"], "no switch table"),
         (["--baseline", "1750/9000"], "nearest are"),
         (["--max-slowdown", "fast"], "percentage"),
+        (["--max-slowdown", "60"], "write 60% for a percentage"),
         (["--confidence", "0.2"], "--confidence"),
         (["--gap", "-1"], "--gap"),
         (["--time-limit", "0"], "--time-limit"),

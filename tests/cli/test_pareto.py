@@ -58,9 +58,33 @@ def test_equal_runs_draw_equal_files(folder):
     assert (folder / "a.svg").read_bytes() == (folder / "b.svg").read_bytes()
 
 
+def test_models_that_come_down_to_the_same_are_one_front(folder, capsys):
+    command = ["pareto", folder / "T", "-o", folder / "p.png", "--latencies", "auto,free"]
+    assert main([*map(str, command), "--json"]) == 0
+    (front,) = json.loads(capsys.readouterr().out)["fronts"]
+    assert front["label"] == "schedule, switches free"
+
+
+def test_no_single_pair_lies_under_the_front(folder, capsys):
+    command = ["pareto", folder / "T", "-o", folder / "p.png", "--latencies", "1ms"]
+    assert main([*map(str, command), "--json"]) == 0
+    (front,) = json.loads(capsys.readouterr().out)["fronts"]
+    trace = traces.read(folder / "T")
+    rows = trace.timeline["signature"].to_numpy(dtype=int)
+    time_ns, energy_mj = (trace.grid(c)[rows].sum(axis=0) for c in ("duration_ns", "energy_mj"))
+    under = 0
+    for pair, own_ns, own_mj in zip(trace.clock_pairs(), time_ns, energy_mj, strict=True):
+        for point in front["points"]:
+            if not pair.is_governor and own_ns / time_ns[0] - 1 <= point["budget"]:
+                assert point["energy_mj"] <= own_mj * (1 + 1e-9)
+                under += 1
+    assert under > len(front["points"]), "single pairs within the budgets there must be"
+
+
 @pytest.mark.parametrize(
     ("more", "message"),
     [
+        (["-o", "p.png", "--up-to", "20"], "write 20% for a percentage"),
         (["-o", "p.pdf"], ".png or .svg"),
         (["-o", "nowhere/p.png"], "does not exist"),
         (["-o", "p.png", "--up-to", "0"], "--up-to"),

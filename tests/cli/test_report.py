@@ -49,8 +49,9 @@ def test_a_file_that_is_no_schedule_is_refused(folder, capsys):
     assert "clockwright-schedule" in capsys.readouterr().err
 
 
-def test_an_exported_sweep_reads_back_with_equal_cells(folder):
+def test_an_exported_sweep_reads_back_with_equal_cells(folder, capsys):
     assert main(["export", str(folder / "T"), "-o", str(folder / "x.csv")]) == 0
+    assert "left out" in capsys.readouterr().out
     again = read_sweep(folder / "x.csv")
     trace = traces.read(folder / "T")
     rows = trace.timeline["signature"].to_numpy(dtype=int)

@@ -60,7 +60,7 @@ def run(tmp_path, capsys, monkeypatch):
 def test_by_default_nothing_is_set(run, made, fake_nvml, tmp_path):
     code, said = run()
     assert code == 0
-    assert "1 clock pairs" in said.out
+    assert "1 clock pair\n" in said.out
     assert "(simulated)" not in said.out
     assert fake_nvml.setters() == []
     assert trace_file.read(tmp_path / "T").baseline.time_ns is not None

@@ -1,6 +1,7 @@
 """``clockwright trace`` on a simulated GPU, as a user runs it."""
 
 import json
+import re
 
 import pytest
 
@@ -105,3 +106,19 @@ def test_a_folder_of_other_files_is_not_overwritten(tmp_path, capsys):
     assert code == 2
     assert "holds other files" in capsys.readouterr().err
     assert (tmp_path / "thesis" / "main.tex").read_text() == "x"
+
+
+@pytest.mark.parametrize("word", [["--set-clocks"], ["--exhaustive"], ["--minutes", "5"]])
+def test_options_of_a_real_gpu_are_refused_on_a_simulated_one(tmp_path, capsys, word):
+    assert run("trace", "gpt2", "--gpu", "sim:v100", "-o", tmp_path / "T", *SMALL, *word) == 2
+    assert f"{word[0]} is for a real GPU" in capsys.readouterr().err
+    assert not (tmp_path / "T").exists()
+
+
+def test_measured_switches_stand_in_the_trace_and_it_says_so(tmp_path, capsys):
+    given = ["--gpu", "sim:v100", "-o", tmp_path / "T", *SMALL, "--pairs", "1380/877,877/877"]
+    assert run("trace", "gpt2", *given, "--repeats", "2", "--switches", "--json") == 0
+    trace = trace_file.read(tmp_path / "T")
+    assert any("stand in place of its model's own table" in note for note in trace.notes)
+    assert run("trace", "--switches", "--gpu", "sim:v100", "-o", tmp_path / "s.csv") == 0
+    assert re.search(r"median latency \d+\.\d{3} to \d+\.\d{3} ms", capsys.readouterr().out)

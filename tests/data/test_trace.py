@@ -1,6 +1,7 @@
 """The trace folder: what is written is read back; what is broken is refused with its place."""
 
 import json
+import shutil
 from dataclasses import replace
 
 import pandas as pd
@@ -23,6 +24,7 @@ SMALL = settings(
 @given(traces())
 def test_a_trace_survives_being_written_and_read(tmp_path, trace):
     whole = trace.checked()
+    shutil.rmtree(tmp_path / "T", ignore_errors=True)  # one folder for all examples
     trace_file.write(trace, tmp_path / "T")
     back = trace_file.read(tmp_path / "T")
     for table in ("timeline", "signatures", "pairs", "profile"):
@@ -129,3 +131,34 @@ def test_unknown_stays_unknown_and_is_never_zero(folder):
     back = trace_file.read(folder)
     assert back.timeline["layer"].isna().all()
     assert back.pairs["idle_power_w"].isna().all()
+
+
+@pytest.mark.parametrize("provenance", ["measured", "sensed", "fitted"])
+@pytest.mark.parametrize("other", ["simulated", "imported", "assumed"])
+def test_a_recording_of_a_real_gpu_is_not_replaced_by_anything_less(
+    tmp_path, small_trace, provenance, other
+):
+    real = replace(
+        small_trace, gpu={"name": "NVIDIA H200", "simulated": False}, provenance=provenance
+    )
+    trace_file.write(real, tmp_path / "T")
+    less = replace(real, provenance=other)
+    with pytest.raises(InputError, match=f"holds a {provenance} trace of NVIDIA H200"):
+        trace_file.write(less, tmp_path / "T")
+    assert trace_file.read(tmp_path / "T").provenance == provenance
+    trace_file.write(replace(real, partial="cut short"), tmp_path / "T")
+    assert trace_file.read(tmp_path / "T").caveats == ("the trace is incomplete: cut short",)
+
+
+def test_a_simulation_or_a_broken_recording_may_be_replaced(tmp_path, folder, small_trace):
+    trace_file.write(replace(small_trace, provenance="imported"), folder)
+    assert trace_file.read(folder).provenance == "imported"
+    (folder / "trace.json").write_text('{"provenance": "measured", "simu')
+    trace_file.write(small_trace, folder)
+    assert trace_file.read(folder).simulated
+
+
+def test_caveats_tell_what_is_missing_before_the_notes(small_trace):
+    noted = replace(small_trace, notes=("hot",))
+    assert noted.caveats == ("hot",)
+    assert replace(noted, partial="cut").caveats == ("the trace is incomplete: cut", "hot")

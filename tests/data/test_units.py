@@ -10,6 +10,7 @@ from clockwright.data.errors import InputError
 from clockwright.data.units import (
     GOVERNOR,
     ClockPair,
+    counted,
     decimal_to_ns,
     parse_duration_ns,
     parse_fraction,
@@ -84,3 +85,16 @@ def test_a_budget_without_sense_is_refused(text):
 @given(st.decimals(0, 100, allow_nan=False, places=6))
 def test_a_fraction_is_read_to_the_nearest_double(value):
     assert parse_fraction(str(value)) == float(Decimal(str(value)))
+
+
+@pytest.mark.parametrize(
+    ("number", "words", "text"),
+    [
+        (1, ("segment",), "1 segment"),
+        (0, ("segment",), "0 segments"),
+        (1, ("switch", "switches"), "1 switch"),
+        (3, ("switch", "switches"), "3 switches"),
+    ],
+)
+def test_a_number_stands_beside_its_noun(number, words, text):
+    assert counted(number, *words) == text

@@ -6,8 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from clockwright.optimizer.baselines import single_pair_choices
 from clockwright.optimizer.from_trace import from_trace
-from clockwright.optimizer.frontier import default_budgets, frontier, share_schedules
+from clockwright.optimizer.frontier import default_budgets, frontier, offer_choices, share_schedules
 from clockwright.optimizer.plan import solve_step
 from clockwright.optimizer.switch_model import ConstantStall, Free, TwoPartStall
 from tests.optimizer.steps import random_trace
@@ -73,3 +74,23 @@ def test_budgets_no_schedule_meets_have_no_point():
     assert first.energy_mj is None
     assert first.gap is None
     assert last.energy_mj is not None
+
+
+def test_a_front_takes_in_what_was_found_elsewhere_and_nothing_worse():
+    step = step_of(ConstantStall(1e3))
+    front = frontier(step, BUDGETS)
+    best = [point.choice for point in front.points]
+    slow = replace(front, points=tuple(
+        replace(point, time_ns=None, energy_mj=None, choice=None) for point in front.points
+    ))  # fmt: skip
+    for point, own in zip(offer_choices(step, slow, best).points, front.points, strict=True):
+        assert point.energy_mj == pytest.approx(own.energy_mj, rel=1e-12)
+    assert offer_choices(step, front, single_pair_choices(step)).points == front.points
+
+
+def test_single_pairs_are_offered_where_a_schedule_may_use_them():
+    step = step_of(Free())
+    choices = single_pair_choices(step)
+    locked = [f for f, pair in enumerate(step.problem.pairs) if not pair.is_governor]
+    assert [int(choice[0]) for choice in choices] == locked
+    assert all((choice == choice[0]).all() for choice in choices)

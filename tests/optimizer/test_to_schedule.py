@@ -145,3 +145,13 @@ def test_a_trace_of_another_gpu_is_not_the_schedules():
         schedules.check_trace(schedule, other)
     with pytest.raises(MismatchError, match="this trace is of another GPU"):
         schedules.check_trace(schedule, other, sequence=False)
+
+
+def test_a_gap_that_caution_leaves_is_not_called_optimal():
+    plain = random_trace(4)
+    sd = tuple(plain.grid(column) * 0.01 for column in ("duration_ns", "energy_mj"))
+    trace = random_trace(4, sd=sd)
+    cautious = optimize_trace(trace, Request(0.01, switches="free")).proof
+    assert (cautious.status, cautious.gap > 1e-2) == ("limit", True)
+    believed = optimize_trace(trace, Request(0.01, switches="free", confidence=None)).proof
+    assert (believed.status, believed.gap < 1e-6) == ("optimal", True)

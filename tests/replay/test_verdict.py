@@ -68,6 +68,15 @@ def test_a_promise_agrees_if_it_meets_what_was_measured():
         Predicted(1.0, 1.0, 0.0055, 0.12, (0.0, 0.01), (0.105, 0.135)), measured
     )
     assert wide.energy_agrees
+    # An interval on cells that the choice was not made from need not hold the promise itself.
+    beside = judge_prediction(
+        Predicted(1.0, 1.0, 0.0055, 0.10, (0.008, 0.01), (0.02, 0.03)), measured
+    )
+    assert (beside.time_agrees, beside.energy_agrees) == (True, True)
+    neither = judge_prediction(
+        Predicted(1.0, 1.0, 0.004, 0.12, (0.008, 0.01), (0.02, 0.03)), measured
+    )
+    assert (neither.time_agrees, neither.energy_agrees) == (False, False)
 
 
 def test_without_energy_nothing_is_said_of_energy():

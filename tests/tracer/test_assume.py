@@ -8,7 +8,7 @@ import pytest
 from clockwright.data import tables
 from clockwright.data.errors import InputError
 from clockwright.data.trace import Baseline
-from clockwright.data.units import GOVERNOR
+from clockwright.data.units import GOVERNOR, ClockPair
 from clockwright.tracer.assume import assume_responses
 from clockwright.tracer.gpu.simulated import open_simulated
 
@@ -75,3 +75,23 @@ def test_communication_follows_no_clock(timeline_only):
 def test_a_sweep_is_not_overwritten_by_assumptions(small_trace):
     with pytest.raises(InputError, match="already has a sweep"):
         assume_responses(small_trace, open_simulated("h200"))
+
+
+def test_durations_recorded_at_a_locked_pair_stay_at_that_pair(timeline_only):
+    gpu = open_simulated("rtx3080ti")
+    low, high = ClockPair(1200, 9501), ClockPair(1800, 9501)
+    assert {low, high} <= set(gpu.pairs())
+    trace = assume_responses(replace(timeline_only, baseline=Baseline(low, 4000.0, None)), gpu)
+    assert trace.baseline.pair == low
+    pairs = trace.clock_pairs()
+    assert pairs[0] == low
+    assert pairs.count(GOVERNOR) == 1
+    gemm = trace.grid("duration_ns")[0]
+    assert gemm[0] == pytest.approx(1000.0)
+    assert gemm[pairs.index(GOVERNOR)] < 0.9 * gemm[0], "the matrix kernel follows the core clock"
+
+
+def test_a_recorded_pair_that_the_assumed_gpu_lacks_is_refused(timeline_only):
+    odd = replace(timeline_only, baseline=Baseline(ClockPair(1410, 1215), 4000.0, None))
+    with pytest.raises(InputError, match="recorded at 1410/1215"):
+        assume_responses(odd, open_simulated("h200"))

@@ -124,6 +124,8 @@ def write_traces(result: ImportResult, output: Path) -> list[Path]:
     if len(result.traces) == 1:
         trace_files.write(next(iter(result.traces.values())), output)
         return [output]
+    for name, trace in result.traces.items():
+        trace_files.refuse_to_lose(output / name, trace)
     with replace_dir(output, _is_ours) as folder:
         for name, trace in result.traces.items():
             trace_files.write(trace, folder / name)

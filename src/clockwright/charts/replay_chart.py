@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ..data._files import replace_file
 from ..data.errors import InputError
 from ..data.report import BASELINE, SCHEDULE, Estimate, Report
+from ..data.units import counted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -63,7 +64,7 @@ def _title(report: Report) -> str:
     dry = ", dry: no clock set" if report.mode == "dry" else ""
     budget = f"the budget of {report.budget['max_slowdown']:.2%}"
     told = "undecided on" if report.verdict == "ambiguous" else report.verdict
-    ran = f"{kind}{report.rounds} rounds{dry}"
+    ran = f"{kind}{counted(report.rounds, 'round')}{dry}"
     return f"{report.workload['name']} on {name} ({ran}): {told} {budget}"
 
 

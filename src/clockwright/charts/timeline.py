@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from ..data.schedule import Schedule, check_trace
 from ..data.trace import Trace
+from ..data.units import counted
 from ._style import COLORS, describe, figure_to, stamp
 
 if TYPE_CHECKING:
@@ -84,8 +85,9 @@ def draw_timeline(path: Path, schedule: Schedule, trace: Trace | None = None) ->
 def _title(schedule: Schedule) -> str:
     head = stamp(describe(schedule.workload, schedule.gpu), schedule.simulated, schedule.provenance)
     cost = schedule.predicted
+    segments = counted(len(schedule.segments), "segment")
     return (
-        f"{head}\n{len(schedule.segments)} segments, predicted saving {cost.saving:.2%} at "
+        f"{head}\n{segments}, predicted saving {cost.saving:.2%} at "
         f"{cost.slowdown:+.2%} time, against {schedule.baseline_pair}"
     )
 

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from ..data.units import counted
+
 if TYPE_CHECKING:
     from ..data.schedule import Schedule
 
 __all__ = ["baseline_table", "headline", "proof_line"]
+
+_LEAST_IN_J_MJ = 100.0  # a baseline of less is told in mJ, and all that stands beside it
 
 
 def headline(schedule: Schedule) -> Iterator[str]:
@@ -18,12 +22,15 @@ def headline(schedule: Schedule) -> Iterator[str]:
     what = describe(schedule.workload, schedule.gpu)
     yield (
         f"{stamp(what, schedule.simulated, schedule.provenance)}: "
-        f"{schedule.trace['kernels']} kernels, {len(schedule.segments)} segments, "
-        f"{_switches(schedule)} switches a step"
+        f"{counted(schedule.trace['kernels'], 'kernel')}, "
+        f"{counted(len(schedule.segments), 'segment')}, "
+        f"{counted(_switches(schedule), 'switch', 'switches')} a step"
     )
     cost, base = schedule.predicted, schedule.baseline
+    in_joules = base.energy_mj >= _LEAST_IN_J_MJ
     yield (
-        f"energy {_joules(cost.energy_mj)} against {_joules(base.energy_mj)} at "
+        f"energy {_energy(cost.energy_mj, in_joules)} against "
+        f"{_energy(base.energy_mj, in_joules)} at "
         f"{schedule.baseline_pair}: saving {cost.saving:.2%}"
     )
     confidence = schedule.budget["confidence"]
@@ -53,8 +60,8 @@ def _switches(schedule: Schedule) -> int:
     return count
 
 
-def _joules(energy_mj: float) -> str:
-    return f"{energy_mj / 1e3:.3f} J" if energy_mj >= 100 else f"{energy_mj:.4f} mJ"
+def _energy(energy_mj: float, in_joules: bool) -> str:
+    return f"{energy_mj / 1e3:.3f} J" if in_joules else f"{energy_mj:.4f} mJ"
 
 
 def _interval(pair: tuple[float, float]) -> str:
@@ -65,8 +72,9 @@ def proof_line(schedule: Schedule) -> str:
     """The bound, the gap, and how they came about."""
     proof, model = schedule.proof, schedule.switch_model
     took = "" if proof.seconds is None else f" in {proof.seconds:.2f} s"
+    bound = _energy(proof.lower_bound_mj, schedule.baseline.energy_mj >= _LEAST_IN_J_MJ)
     return (
-        f"proof: no schedule takes less than {_joules(proof.lower_bound_mj)}, gap {proof.gap:.1e} "
+        f"proof: no schedule takes less than {bound}, gap {proof.gap:.1e} "
         f"({proof.status}, {proof.method}{took}); switches: {model['source']}, {model['semantic']}"
     )
 
@@ -87,8 +95,10 @@ def baseline_table(schedule: Schedule) -> Iterator[str]:
         for entry in schedule.baselines
     ]
     width = max(len(row[0]) for row in rows)
+    in_joules = schedule.baseline.energy_mj >= _LEAST_IN_J_MJ
     yield f"{'':{width}}  {'energy':>14} {'saving':>8} {'slowdown':>9}"
     for name, energy_mj, saving, slowdown, over, pairs in rows:
         rest = "  ".join(text for text in (pairs, over) if text)
-        line = f"{name:{width}}  {_joules(energy_mj):>14} {saving:>8.2%} {slowdown:>+9.3%}  {rest}"
+        energy = _energy(energy_mj, in_joules)
+        line = f"{name:{width}}  {energy:>14} {saving:>8.2%} {slowdown:>+9.3%}  {rest}"
         yield line.rstrip()

@@ -40,6 +40,7 @@ def command(repair: bool, as_json: bool) -> int:
     left = [leftover.text for leftover in found.leftovers if not leftover.live]
     document: dict[str, Any] = {
         "gpus": _gpus(),
+        "torch": _torch(),
         "keeper": _keeper(found),
         "left_set": left,
         "repaired": repaired,
@@ -85,6 +86,21 @@ def _gpu(spec: str, name: str | None, problem: str | None) -> dict[str, Any]:
     return row | {"can": can, "reasons": dict(answers.reasons), "clock_pairs": len(pairs)}
 
 
+def _torch() -> dict[str, Any]:
+    """Whether PyTorch can run kernels here; tracing and replaying on a real GPU need it."""
+    try:
+        import torch
+    except (ImportError, OSError) as error:
+        return {"version": None, "cuda": None, "sees_gpu": False, "problem": str(error)}
+    version = str(torch.__version__)
+    return {
+        "version": version,
+        "cuda": torch.version.cuda,
+        "sees_gpu": torch.cuda.is_available(),
+        "problem": None,
+    }
+
+
 def _keeper(found: KeeperSurvey) -> dict[str, Any]:
     return {
         "socket": None if found.socket is None else str(found.socket),
@@ -97,6 +113,10 @@ def _keeper(found: KeeperSurvey) -> dict[str, Any]:
 
 def _print(document: dict[str, Any]) -> None:
     for gpu in document["gpus"]:
+        if gpu["spec"].startswith("sim:") and not gpu["problem"]:
+            # What a simulated GPU allows is nobody's right to grant.
+            say(f"{gpu['spec']}: simulated, {gpu['clock_pairs']} clock pairs")
+            continue
         say(f"{gpu['spec']}: {gpu['name'] or 'unknown'}")
         if gpu["problem"]:
             say(f"  cannot be used: {gpu['problem']}")
@@ -105,6 +125,7 @@ def _print(document: dict[str, Any]) -> None:
         for key, answer in gpu["can"].items():
             why = gpu["reasons"].get(key)
             say(f"  {_QUESTIONS[key]}: {answer}" + (f" ({why})" if why else ""))
+    say(_torch_line(document["torch"]))
     keeper = document["keeper"]
     if keeper["socket"] is None:
         say("clock keeper: none runs for this machine; a private one starts when clocks are set")
@@ -116,3 +137,12 @@ def _print(document: dict[str, Any]) -> None:
         say(f"repaired: {text}")
     for text in document["left_set"]:
         say(f"needs mending: {text} (clockwright doctor --repair)")
+
+
+def _torch_line(found: dict[str, Any]) -> str:
+    if found["problem"]:
+        return f"PyTorch: cannot be imported ({found['problem']})"
+    if found["cuda"] is None:
+        return f"PyTorch {found['version']}: no CUDA build; a real GPU needs one"
+    sees = "sees a GPU" if found["sees_gpu"] else "sees no GPU"
+    return f"PyTorch {found['version']}: CUDA {found['cuda']}, {sees}"

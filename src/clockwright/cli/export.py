@@ -22,7 +22,11 @@ __all__ = ["command"]
 )
 @json_option
 def command(trace: Path, output: Path, as_json: bool) -> None:
-    """Write the cells of TRACE as a sweep CSV, one row a kernel of the step and clock pair."""
+    """Write the cells of TRACE as a sweep CSV, one row a kernel of the step and clock pair.
+
+    For other tools: a sweep has no place for gaps, streams, phases, modules, spreads, throttle
+    reasons or switches, so plan on TRACE itself, not on its export.
+    """
     from ..data.errors import InputError
     from ..data.sweep_csv import write_sweep
     from ..data.trace import read
@@ -44,3 +48,7 @@ def command(trace: Path, output: Path, as_json: bool) -> None:
         )
         return
     say(f"wrote {output} ({kernels} kernels at {pairs} clock pairs)")
+    say(
+        "left out, since a sweep has no place for them: gaps, streams, phases, modules, spreads, "
+        "throttle reasons, switches"
+    )

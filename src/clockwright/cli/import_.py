@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from ..data.units import counted
 from ._output import emit, json_option, progress, say
 
 __all__ = ["command"]
@@ -64,8 +65,9 @@ def command(
         emit(document)
         return
     say(
-        f"{file}: {result.format}, {result.kernels} kernels, {result.steps} steps, "
-        f"{result.streams} streams, {result.total_kernel_ns} ns of kernels"
+        f"{file}: {result.format}, {counted(result.kernels, 'kernel')}, "
+        f"{counted(result.steps, 'step')}, {counted(result.streams, 'stream')}, "
+        f"{result.total_kernel_ns} ns of kernels"
     )
     for reason, count in result.dropped.items():
         say(f"  left out: {count} x {reason}")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..data.units import counted
 from ._output import emit, json_option, progress, say
 from ._requests import parse_budget, parse_confidence, parse_gap, problem_options
 from ._traces import assume_option, load_trace
@@ -142,4 +143,4 @@ def _tell(schedule: Schedule, output: Path) -> None:
     say(f"recommendation: {schedule.recommendation}")
     for note in schedule.notes:
         say(f"note: {note}")
-    say(f"wrote {output} ({len(schedule.segments)} segments)")
+    say(f"wrote {output} ({counted(len(schedule.segments), 'segment')})")

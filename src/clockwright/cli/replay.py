@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..data.errors import InputError
-from ..data.units import parse_duration_ns, parse_fraction
+from ..data.units import counted, parse_duration_ns, parse_fraction
 from ._output import emit, json_option, progress, say
 from ._requests import parse_budget
 
@@ -201,6 +201,13 @@ def _percent(estimate: Estimate | None) -> str:
     return f"{estimate.value:.3%} ({estimate.low:.3%} to {estimate.high:.3%})"
 
 
+_DIFFERENCE = {
+    "slower": "slower than the baseline",
+    "faster": "faster than the baseline",
+    "no difference": "as fast as the baseline",
+    "unresolved": "not told apart from the baseline",
+}
+
 _STOPPED = {
     "decided": "the verdict is clear",
     "narrow": "the interval is narrower than what counts",
@@ -214,13 +221,13 @@ def _tell(report: Report, output: Path | None, chart: Path | None) -> None:
     dry = ", dry (no clock was set)" if report.mode == "dry" else ""
     name = str(report.gpu["name"]).removesuffix(" (simulated)")
     say(
-        f"{report.workload['name']} on {name}: {kind}{dry}, {report.rounds} rounds, "
+        f"{report.workload['name']} on {name}: {kind}{dry}, {counted(report.rounds, 'round')}, "
         f"intervals at {report.confidence:g}; ended because {_STOPPED[report.stopped]}"
     )
     for entry in report.comparisons:
         say(
             f"  {entry.arm}: slowdown {_percent(entry.slowdown)}, "
-            f"energy saving {_percent(entry.saving)} [{entry.difference}]"
+            f"energy saving {_percent(entry.saving)}; in time {_DIFFERENCE[entry.difference]}"
         )
     if report.prediction is not None:
         told = report.prediction

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..data.errors import InputError
-from ..data.units import ClockPair, parse_fraction, parse_pair
+from ..data.units import ClockPair, counted, parse_fraction, parse_pair
 from ._output import emit, json_option, progress, say
 
 if TYPE_CHECKING:
@@ -80,6 +80,9 @@ def command(
     themselves. With --set-clocks the clock keeper locks pair after pair; a sweep that was cut short
     goes on when the same command is given again.
     """
+    simulated = gpu.strip().lower().startswith("sim")
+    if simulated:
+        _refuse_real_options(set_clocks, exhaustive, minutes)
     options = _options(named, more)
     pairs = _pairs(pairs_text)
     if workload is None:
@@ -88,7 +91,6 @@ def command(
         table = _measure_switches(gpu, pairs, seed, set_clocks, as_json)
         _write_switches(table, output, as_json)
         return
-    simulated = gpu.strip().lower().startswith("sim")
     if simulated:
         trace = _record_simulated(workload, options, gpu, pairs, repeats, seed, as_json)
     else:
@@ -96,7 +98,7 @@ def command(
         trace = _record_real(workload, options, gpu, output, request, switches, as_json)
     if switches:
         table = _measure_switches(gpu, None, seed, set_clocks, as_json)
-        trace = replace(trace, switches=table)
+        trace = _with_switches(trace, table)
     if simulated or switches:  # a real recording is on disk already
         with progress(quiet=as_json) as display:
             display.add_task("writing", total=None)
@@ -104,6 +106,16 @@ def command(
 
             trace_file.write(trace, output)
     _report(trace, output, as_json)
+
+
+def _refuse_real_options(set_clocks: bool, exhaustive: bool, minutes: float | None) -> None:
+    given = {"--set-clocks": set_clocks, "--exhaustive": exhaustive, "--minutes": minutes}
+    for name, value in given.items():
+        if value:
+            raise InputError(
+                f"{name} is for a real GPU (--gpu nvml:0); a simulated one always visits every "
+                "pair of its sweep, or those of --pairs"
+            )
 
 
 def _options(named: dict[str, str | int | None], more: tuple[str, ...]) -> dict[str, str | int]:
@@ -257,6 +269,14 @@ def _measure_switches(
         )
 
 
+def _with_switches(trace: Trace, table: pd.DataFrame) -> Trace:
+    if not trace.simulated:
+        return replace(trace, switches=table)
+    count = counted(len(table), "transition")
+    note = f"{count} measured on the simulated GPU stand in place of its model's own table"
+    return replace(trace, switches=table, notes=(*trace.notes, note))
+
+
 def _kernel_device(gpu: str) -> str | None:
     """The GPU as PyTorch names it, if it can launch kernels here; else None, and a word on it."""
     import torch
@@ -294,7 +314,9 @@ def _write_switches(table: pd.DataFrame, output: Path, as_json: bool) -> None:
     if as_json:
         emit(document)
         return
-    say(f"{len(table)} transitions, median latency {min(median_ns):.0f} to {max(median_ns):.0f} ns")
+    if median_ns:
+        least, most = (f"{value / 1e6:.3f}" for value in (min(median_ns), max(median_ns)))
+        say(f"{counted(len(table), 'transition')}, median latency {least} to {most} ms")
     say(f"wrote {output}")
 
 
@@ -318,8 +340,9 @@ def _report(trace: Trace, output: Path, as_json: bool) -> None:
         return
     label = " (simulated)" if trace.simulated else ""
     say(
-        f"{trace.workload['name']} on {trace.gpu['name']}: {len(trace.timeline)} kernels, "
-        f"{len(trace.signatures)} signatures, {len(trace.pairs)} clock pairs"
+        f"{trace.workload['name']} on {trace.gpu['name']}: "
+        f"{counted(len(trace.timeline), 'kernel')}, "
+        f"{counted(len(trace.signatures), 'signature')}, {counted(len(trace.pairs), 'clock pair')}"
     )
     if time_ns is not None and energy_mj is not None:
         cost = f"{time_ns / 1e6:.3f} ms, {energy_mj / 1e3:.3f} J"
