@@ -78,7 +78,7 @@ def test_no_single_pair_lies_under_the_front(folder, capsys):
             if not pair.is_governor and own_ns / time_ns[0] - 1 <= point["budget"]:
                 assert point["energy_mj"] <= own_mj * (1 + 1e-9)
                 under += 1
-    assert under > len(front["points"]), "single pairs within the budgets there must be"
+    assert under >= len(front["points"]), "some single pair is within every budget"
 
 
 @pytest.mark.parametrize(
