@@ -2,21 +2,26 @@
 PYTHON ?= python3
 VENV ?= .venv
 # torch first and by version: a plain range may pull a CUDA build of several GB where none is needed.
-# On a machine with a GPU: make install TORCH=torch
-TORCH ?= torch==2.13.0
+# On a machine with a GPU: make install TORCH=torch. PyPI's own build for Linux is a CUDA one; without a
+# GPU, TORCH_INDEX=https://download.pytorch.org/whl/cpu spares it.
+INSTALLED := $(shell cat $(VENV)/.installed 2>/dev/null)
+TORCH ?= $(or $(INSTALLED),torch==2.13.0)
+TORCH_INDEX ?=
+# Another PyTorch than is there begins anew: to pip any build of a version is as good as any other.
+ANEW := $(if $(INSTALLED),$(if $(filter-out $(INSTALLED),$(TORCH)),anew))
 BIN := $(VENV)/bin
 OUT ?= demo-out
 PYTEST_OPTIONS ?=
 
-.PHONY: install demo test test-all lint types package bench docs clean
+.PHONY: anew install demo test test-all lint types package bench docs clean
 
 install: $(VENV)/.installed
 
-$(VENV)/.installed: pyproject.toml
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$(TORCH)"
+$(VENV)/.installed: pyproject.toml $(ANEW)
+	$(PYTHON) -m venv $(if $(ANEW),--clear) $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(TORCH_INDEX:%=--index-url %) "$(TORCH)"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[dev]"
-	touch $@
+	echo "$(TORCH)" > $@
 
 # The main job, without a GPU: everything it prints and draws is simulated.
 demo: install

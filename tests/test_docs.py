@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from clockwright.data.sweep_csv import read_sweep
+from clockwright.data.units import GOVERNOR
+
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 
@@ -29,3 +32,12 @@ def test_the_changelog_names_the_version():
     from clockwright import __version__
 
     assert f"## {__version__}" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+def test_the_sweep_that_the_import_page_shows_is_one(tmp_path):
+    page = (ROOT / "docs" / "import.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"```\n(kernel,core_mhz.*?)```", page, re.DOTALL)
+    (tmp_path / "sweep.csv").write_text(example)
+    trace = read_sweep(tmp_path / "sweep.csv")
+    assert trace.baseline.pair == GOVERNOR
+    assert len(trace.pairs) == len(trace.timeline) == 2
