@@ -11,7 +11,7 @@ Left out: the gap between one step and the next, which a timeline of one step do
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from math import fsum
 
@@ -178,13 +178,21 @@ def from_trace(
     )
     problem, relaxed = _problems(step, *tables)
     _compare_with_measured(trace, problem, notes)
-    if not layout.serial:
-        notes.append(
-            f"kernels overlap on several streams: the step is laid out as {len(layout.chain)} "
-            f"slices of {len(trace.timeline)} kernels, and its makespan is held to the budget"
+    notes += _what_is_special(step, pairs)
+    made = replace(step, problem=problem, relaxed=relaxed, notes=tuple(notes))
+    return made.with_switch(problem.switch)
+
+
+def _what_is_special(step: Step, pairs: list[ClockPair]) -> Iterator[str]:
+    """Notes on overlapping kernels and on the power cap."""
+    if not step.layout.serial:
+        yield (
+            f"kernels overlap on several streams: the step is laid out as "
+            f"{len(step.layout.chain)} slices of {len(step.trace.timeline)} kernels, and its "
+            "makespan is held to the budget"
         )
     if step.capped.any():
-        notes.append(
+        yield (
             f"the power cap slows the step at {step.capped.sum()} of {len(pairs)} clock pairs, "
             f"such as {pairs[int(np.argmax(step.capped))]}: "
             + (
@@ -193,8 +201,6 @@ def from_trace(
                 else "they are chosen only where switches take under 1 ms"
             )
         )
-    made = replace(step, problem=problem, relaxed=relaxed, notes=tuple(notes))
-    return made.with_switch(problem.switch)
 
 
 def _integers(trace: Trace, column: str) -> Ints:

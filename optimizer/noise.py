@@ -21,7 +21,7 @@ cell's time and energy that go together; both are taken as independent.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import sqrt
 from typing import TYPE_CHECKING
@@ -97,38 +97,22 @@ def plan_under_noise(
     whole = solve(step, budget)
     chosen_on, held_out = _split(step, rng, 1.0, _RATIO)
     trials = _trial_budgets(chosen_on, budget, confidence, rng, solve)
+
+    def test(found: Solution) -> _Tested:
+        return _Tested(found, *_estimate(held_out, found, confidence, _HELD_SD))
+
     tried: list[tuple[float, float]] = []
     passed: _Tested | None = None
     first: _Tested | None = None
-    least: float | None = None
-    for wanted in trials:
-        trial = wanted
-        if least is not None and trial <= least:
-            continue
-        try:
-            found = solve(chosen_on, trial)
-        except InfeasibleError as error:
-            # So cautious a budget is out of reach: the fastest schedule is what caution can do.
-            least = _above(error.least_slowdown, trial)
-            if least is None or least > budget:
-                continue
-            trial, found = least, solve(chosen_on, least)
-        tested = _Tested(found, *_estimate(held_out, found, confidence, _HELD_SD))
+    for trial, found in _solutions(chosen_on, trials, budget, solve):
+        tested = test(found)
         tried.append((trial, tested.slowdown.upper))
         first = first or tested
         if tested.slowdown.upper > budget:
             break
         passed = tested
-    notes: tuple[str, ...] = ()
-    if passed is None:
-        if first is None:
-            first = _Tested(whole, *_estimate(held_out, whole, confidence, _HELD_SD))
-        notes = (
-            f"no schedule is sure at {confidence:.0%} to stay within the budget, given the noise "
-            "of the cells: run the baseline, allow more, or measure more",
-        )
-    best = passed or first
-    assert best is not None
+    best = passed or first or test(whole)
+    notes = () if passed else (_unsure(confidence),)
     result = NoiseResult(
         confidence=confidence,
         slowdown=best.slowdown.value,
@@ -142,6 +126,32 @@ def plan_under_noise(
         notes=notes,
     )
     return _on_measured(step, best.solution, whole), result
+
+
+def _solutions(
+    step: Step, trials: Sequence[float], budget: float, solve: Callable[[Step, float], Solution]
+) -> Iterator[tuple[float, Solution]]:
+    """Each trial budget and its schedule, or the least feasible budget in place of one below it."""
+    least: float | None = None
+    for trial in trials:
+        if least is not None and trial <= least:
+            continue
+        try:
+            found = solve(step, trial)
+        except InfeasibleError as error:
+            # So cautious a budget is out of reach: the fastest schedule is what caution can do.
+            least = _above(error.least_slowdown, trial)
+            if least is not None and least <= budget:
+                yield least, solve(step, least)
+        else:
+            yield trial, found
+
+
+def _unsure(confidence: float) -> str:
+    return (
+        f"no schedule is sure at {confidence:.0%} to stay within the budget, given the noise "
+        "of the cells: run the baseline, allow more, or measure more"
+    )
 
 
 def _above(least: float | None, trial: float) -> float | None:
