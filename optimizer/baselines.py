@@ -192,7 +192,11 @@ def single_pair_costs(step: Step) -> list[tuple[float, float]]:
 
 
 def single_pair_choices(step: Step) -> list[NDArray[np.int32]]:
-    """(K,) schedules of one locked pair each, of all pairs a schedule may use for a whole step."""
+    """(K,) schedules of one locked pair each, of all pairs a schedule may use for a whole step.
+
+    Fewer than `single_pair_costs` tells of: a capped pair has a cost, and is in no schedule that
+    holds it for a step.
+    """
     problem = step.problem
     assert problem.allowed is not None
     return [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from ..data.errors import InfeasibleError
 from .certificate import Evaluation, evaluate
 from .deadline import Deadline
 from .problem import Problem
@@ -73,6 +74,23 @@ class Incumbent:
             self.bound_mj = bound_mj
             self.multiplier = multiplier if multiplier is not None else self.multiplier
             self._note(method)
+
+    def infeasible(self, least_ns: float, *, sure: bool = True) -> InfeasibleError:
+        """The refusal where nothing meets the budget.
+
+        Args:
+            least_ns: time of the fastest schedule.
+            sure: whether that is proven to be the fastest, not only the fastest found.
+        """
+        base = self.problem.baseline_time_ns
+        least = least_ns / base - 1
+        none, fastest = ("meets", "is") if sure else ("was found that meets", "found takes")
+        return InfeasibleError(
+            f"no schedule of locked pairs {none} a slowdown of "
+            f"{self.budget_time_ns / base - 1:.4%}: the fastest one {fastest} {least:+.4%} against "
+            f"the baseline; allow at least {np.ceil(least * 1e6) / 1e4:.4f}%",
+            least,
+        )
 
     def _note(self, method: str) -> None:
         if method not in self.methods:

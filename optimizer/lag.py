@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..data.errors import InfeasibleError, InputError
+from ..data.errors import InputError
 from .certificate import play_requests
 from .deadline import Deadline
 from .incumbent import Incumbent
@@ -339,17 +339,4 @@ def _least_time(search: _Search) -> None:
                 sure = False
                 break
     if hold.choice is None:
-        raise _infeasible(search, least + track.before_ns, sure)
-
-
-def _infeasible(search: _Search, least_ns: float, sure: bool) -> InfeasibleError:
-    base = search.track.problem.baseline_time_ns
-    least = least_ns / base - 1
-    none, fastest = ("meets", "is") if sure else ("was found that meets", "found takes")
-    return InfeasibleError(
-        f"no schedule of locked pairs {none} a slowdown of "
-        f"{search.hold.budget_time_ns / base - 1:.4%}: the fastest one {fastest} "
-        f"{least:+.4%} against the baseline; allow at least "
-        f"{np.ceil(least * 1e6) / 1e4:.4f}%",
-        least,
-    )
+        raise hold.infeasible(least + track.before_ns, sure=sure)

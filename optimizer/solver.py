@@ -13,7 +13,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from ..data.errors import InfeasibleError, InputError
+from ..data.errors import InputError
 from .branching import Node, branch
 from .certificate import evaluate
 from .deadline import Deadline
@@ -117,15 +117,7 @@ def _least_time(inst: Instance, hold: Incumbent) -> Point:
     path = close(sweeper, turn_at(sweeper), Deadline(np.inf)).path
     choice = inst.choice(path)
     if not hold.offer(choice, "least time"):
-        base = hold.problem.baseline_time_ns
-        least = evaluate(hold.problem, choice).time_ns / base - 1
-        raise InfeasibleError(
-            f"no schedule of locked pairs meets a slowdown of "
-            f"{hold.budget_time_ns / base - 1:.4%}: the fastest one is "
-            f"{least:+.4%} against the baseline; allow at least "
-            f"{np.ceil(least * 1e6) / 1e4:.4f}%",
-            least,
-        )
+        raise hold.infeasible(evaluate(hold.problem, choice).time_ns)
     return Point(path, *inst.total(path))
 
 
