@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from ._files import read_json, write_json
+from .document import check_header, validate
 from .errors import FormatError, InputError
-from .schedule import validate
-from .trace import check_header
 
 __all__ = [
     "BASELINE",

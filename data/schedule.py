@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from functools import cache
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from ._files import read_json, write_json
+from .document import check_header, validate
 from .errors import FormatError, InputError, MismatchError
-from .trace import Trace, check_header
+from .trace import Trace
 from .units import ClockPair, parse_pair
 
 __all__ = [
@@ -196,31 +195,6 @@ def _segment_json(segment: Segment) -> dict[str, Any]:
         "trigger": segment.trigger,
         "anchor": None if segment.anchor is None else asdict(segment.anchor),
     }
-
-
-@cache
-def schema(name: str) -> dict[str, Any]:
-    """A published JSON Schema, such as ``schedule-1``."""
-    import json
-
-    text = resources.files(__package__).joinpath("schemas", f"{name}.json").read_text("utf-8")
-    loaded: dict[str, Any] = json.loads(text)
-    return loaded
-
-
-def validate(document: Any, name: str, where: str) -> None:
-    """Check a document against a published schema.
-
-    Raises:
-        FormatError: names the field and what it should be.
-    """
-    from jsonschema import Draft202012Validator
-    from jsonschema.exceptions import best_match
-
-    error = best_match(Draft202012Validator(schema(name)).iter_errors(document))
-    if error is not None:
-        field_name = "/".join(str(part) for part in error.absolute_path) or "(top)"
-        raise FormatError(f"{where}: field {field_name}: {error.message[:200]}")
 
 
 def _check_segments(segments: list[dict[str, Any]], kernels: int, where: str) -> None:

@@ -151,19 +151,20 @@ class Table:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
+        columns: dict[str, Any] = {}
         try:
             arrow = pq.read_table(path, schema=None, partitioning=None)
+            for name in arrow.column_names:
+                column = arrow.column(name)
+                if pa.types.is_dictionary(column.type):
+                    column = column.cast(pa.string())
+                columns[name] = column.to_pandas(types_mapper=_extension_type)
         except FileNotFoundError:
             raise InputError(f"{path}: no such file; the trace folder is incomplete") from None
-        except (pa.ArrowException, OSError) as error:
-            reason = str(error).splitlines()[0]
+        except (pa.ArrowException, OSError, IndexError, UnicodeDecodeError) as error:
+            # Damaged pages may come to light only when columns are unpacked.
+            reason = str(error).partition("\n")[0]
             raise FormatError(f"{path}: not a whole Parquet file: {reason}") from error
-        columns: dict[str, Any] = {}
-        for name in arrow.column_names:
-            column = arrow.column(name)
-            if pa.types.is_dictionary(column.type):
-                column = column.cast(pa.string())
-            columns[name] = column.to_pandas(types_mapper=_extension_type)
         try:
             return self.frame(pd.DataFrame(columns))
         except FormatError as error:

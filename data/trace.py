@@ -19,13 +19,14 @@ import pandas as pd
 
 from . import tables
 from ._files import read_json, replace_dir, write_json
-from .errors import FormatError, InputError, VersionError
-from .units import GOVERNOR, ClockPair
+from .document import check_header, validate
+from .errors import FormatError, InputError
+from .units import GOVERNOR, ClockPair, parse_pair
 
 __all__ = ["TRACE_VERSION", "Baseline", "Trace", "fingerprint", "pair_of", "read", "write"]
 
 TRACE_VERSION = 1
-_FORMAT = "clockwright-trace"
+_FORMAT, _SCHEMA = "clockwright-trace", "trace-1"
 _FROM_A_GPU = ("measured", "sensed", "fitted")
 
 
@@ -202,28 +203,32 @@ def _from_a_gpu(provenance: Any, simulated: Any) -> bool:
     return provenance in _FROM_A_GPU and not simulated
 
 
-def refuse_to_lose(path: Path, trace: Trace) -> None:
-    """Refuse to put a trace in the place of a recording of a real GPU, unless it is one itself.
+def refuse_to_lose(path: Path, made: str) -> None:
+    """Refuse to put what is no recording in the place of a recording of a real GPU.
 
-    A recording takes a GPU and minutes to make again; a simulation or an import does not.
+    A recording takes a GPU and minutes to make again; a simulation or an import does not. What
+    cannot be read may have been one.
+
+    Args:
+        path: where a trace is to be written.
+        made: what the new trace is, in a word.
 
     Raises:
         InputError: ``path`` holds such a recording.
     """
-    if _from_a_gpu(trace.provenance, trace.simulated) or not _is_trace(path):
+    if not _is_trace(path):
         return
+    mend = f"the new one is {made}: name another output, or delete that folder first"
     try:
         there = read_json(path / "trace.json")
         recorded = _from_a_gpu(there["provenance"], there["simulated"])
         name = there["gpu"]["name"]
     except (InputError, KeyError, TypeError):
-        return  # not a trace that can be read; nothing is lost
-    if recorded:
-        made = "simulated" if trace.simulated else trace.provenance
         raise InputError(
-            f"{path} holds a {there['provenance']} trace of {name}, and the new one is {made}: "
-            "name another output, or delete that folder first"
-        )
+            f"{path} holds a trace whose trace.json cannot be read, a recording perhaps, and {mend}"
+        ) from None
+    if recorded:
+        raise InputError(f"{path} holds a {there['provenance']} trace of {name}, and {mend}")
 
 
 def write(trace: Trace, path: Path) -> None:
@@ -234,33 +239,19 @@ def write(trace: Trace, path: Path) -> None:
             GPU that `refuse_to_lose` keeps.
         FormatError: the trace is not sound.
     """
-    whole = trace.checked()
-    refuse_to_lose(Path(path), whole)
-    with replace_dir(Path(path), _is_trace) as folder:
+    path, whole = Path(path), trace.checked()
+    meta = _meta(whole)
+    validate(meta, _SCHEMA, f"{path}/trace.json")
+    if not _from_a_gpu(whole.provenance, whole.simulated):
+        refuse_to_lose(path, "simulated" if whole.simulated else whole.provenance)
+    with replace_dir(path, _is_trace) as folder:
         tables.TIMELINE.write(whole.timeline, folder / "timeline.parquet")
         tables.SIGNATURES.write(whole.signatures, folder / "signatures.parquet")
         tables.PAIRS.write(whole.pairs, folder / "pairs.parquet")
         tables.PROFILE.write(whole.profile, folder / "profile.parquet")
         if whole.switches is not None:
             tables.SWITCHES.write(whole.switches, folder / "switches.parquet")
-        write_json(folder / "trace.json", _meta(whole))
-
-
-def check_header(document: Any, path: Path, form: str, version: int) -> dict[str, Any]:
-    """Refuse a document of another format or version.
-
-    Raises:
-        FormatError: not an object of that format.
-        VersionError: a version this release does not read.
-    """
-    if not isinstance(document, dict) or document.get("format") != form:
-        raise FormatError(f"{path}: expected a {form} document (its 'format' field says so)")
-    found = document.get("version")
-    if found != version:
-        raise VersionError(
-            f"{path}: {form} version {found!r} is not known; this release reads version {version}"
-        )
-    return document
+        write_json(folder / "trace.json", meta)
 
 
 def read(path: Path) -> Trace:
@@ -270,39 +261,43 @@ def read(path: Path) -> Trace:
         InputError: no such folder.
         FormatError, VersionError: it is not a whole trace of a version we read.
     """
-    from .units import parse_pair
-
     path = Path(path)
     if not _is_trace(path):
         raise InputError(f"{path}: not a trace folder (no trace.json in it)")
-    meta = check_header(read_json(path / "trace.json"), path, _FORMAT, TRACE_VERSION)
+    document = path / "trace.json"
+    meta = check_header(read_json(document), document, _FORMAT, TRACE_VERSION)
+    validate(meta, _SCHEMA, str(document))
     switches = path / "switches.parquet"
+    baseline = meta["baseline"]
     try:
-        baseline = meta["baseline"]
-        trace = Trace(
-            gpu=meta["gpu"],
-            workload=meta["workload"],
-            provenance=meta["provenance"],
-            timeline=tables.TIMELINE.read(path / "timeline.parquet"),
-            signatures=tables.SIGNATURES.read(path / "signatures.parquet"),
-            pairs=tables.PAIRS.read(path / "pairs.parquet"),
-            profile=tables.PROFILE.read(path / "profile.parquet"),
-            baseline=Baseline(
-                parse_pair(baseline["pair"]), baseline["time_ns"], baseline["energy_mj"]
-            ),
-            switches=tables.SWITCHES.read(switches) if switches.exists() else None,
-            switch_semantic=meta["switch_semantic"],
-            switch_min_dwell_ns=meta["switch_min_dwell_ns"],
-            cyclic=meta["cyclic"],
-            dropped=meta["dropped"],
-            partial=meta["partial"],
-            notes=tuple(meta["notes"]),
-        )
-    except (KeyError, TypeError, AttributeError) as error:
-        raise FormatError(
-            f"{path}/trace.json: field missing or of the wrong kind: {error}"
-        ) from error
-    _check_references(trace)
-    if meta.get("fingerprint") != trace.fingerprint:
-        raise FormatError(f"{path}: tables and trace.json disagree; files of two traces are mixed")
+        pair = parse_pair(baseline["pair"])
+    except InputError as error:
+        raise FormatError(f"{document}: field baseline/pair: {error}") from None
+    trace = Trace(
+        gpu=meta["gpu"],
+        workload=meta["workload"],
+        provenance=meta["provenance"],
+        timeline=tables.TIMELINE.read(path / "timeline.parquet"),
+        signatures=tables.SIGNATURES.read(path / "signatures.parquet"),
+        pairs=tables.PAIRS.read(path / "pairs.parquet"),
+        profile=tables.PROFILE.read(path / "profile.parquet"),
+        baseline=Baseline(pair, baseline["time_ns"], baseline["energy_mj"]),
+        switches=tables.SWITCHES.read(switches) if switches.exists() else None,
+        switch_semantic=meta["switch_semantic"],
+        switch_min_dwell_ns=meta["switch_min_dwell_ns"],
+        cyclic=meta["cyclic"],
+        dropped=meta["dropped"],
+        partial=meta["partial"],
+        notes=tuple(meta["notes"]),
+    )
+    try:
+        _check_references(trace)
+    except FormatError as error:
+        raise FormatError(f"{path}: {error}") from None
+    told = _meta(trace)
+    for key in ("fingerprint", "kernels", "signatures", "clock_pairs", "simulated"):
+        if meta[key] != told[key]:
+            raise FormatError(
+                f"{path}: tables and trace.json disagree ({key}); files of two traces are mixed"
+            )
     return trace

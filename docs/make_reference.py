@@ -61,8 +61,9 @@ def reference() -> str:
         lines += table(declared)
     lines += [
         "## JSON files\n",
-        "`data/schemas/schedule-1.json` and `data/schemas/report-1.json` are the JSON Schemas of",
-        "the schedule and of the replay report; both are checked on write and on read.",
+        "`trace-1.json`, `schedule-1.json` and `report-1.json` in `data/schemas/` are the JSON",
+        "Schemas of a trace folder's `trace.json`, of the schedule and of the replay report; they",
+        "are checked on write and on read.",
     ]
     return "\n".join(lines) + "\n"
 

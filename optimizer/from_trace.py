@@ -269,6 +269,13 @@ def _columns(trace: Trace, used: Ints, base_pair: ClockPair, drop: bool) -> tupl
             "--baseline CORE/MEM"
         )
     notes = []
+    holed = np.flatnonzero(optional & ~whole & known[used].any(axis=0))
+    if len(holed):
+        lacking = int((~known[used, int(holed[0])]).sum())
+        notes.append(
+            f"{lacking} of {len(used)} signatures have no cell at the governor: it is the whole "
+            "step as measured there, not a sum of cells"
+        )
     if len(holes):
         notes.append(f"{len(holes)} of {len(pairs)} clock pairs left out: some kernel lacks a cell")
     return columns.astype(np.int64), notes

@@ -127,6 +127,7 @@ def optimize_trace(trace: Trace, request: Request) -> Schedule:
             spread=switches.spread,
             confidence=request.confidence,
             by_phase=by_phase,
+            choice=plan.solution.choice,
         )
         if request.baselines
         else ()

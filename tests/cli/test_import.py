@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -124,3 +125,30 @@ def test_what_cannot_be_read_is_one_line_and_nothing_is_written(tmp_path, capsys
     assert "bad.json" in said
     assert message in said
     assert not (tmp_path / "T").exists()
+
+
+@pytest.fixture
+def recording(tmp_path, small_trace):
+    real = replace(small_trace, gpu={"name": "NVIDIA H200", "simulated": False})
+    real = replace(real, provenance="measured")
+    traces.write(real, tmp_path / "H")
+    return tmp_path / "H"
+
+
+def test_an_export_read_back_does_not_replace_its_recording(recording, tmp_path, capsys):
+    assert main(["export", str(recording), "-o", str(tmp_path / "x.csv")]) == 0
+    assert main(["import", str(tmp_path / "x.csv"), "-o", str(recording)]) == 2
+    assert "measured trace of NVIDIA H200" in capsys.readouterr().err
+    assert len(traces.read(recording).timeline) == 3
+
+
+@pytest.mark.parametrize("place", ["H", "."])
+def test_ranks_do_not_replace_a_recording_either(recording, tmp_path, capsys, place):
+    (tmp_path / "ranks").mkdir()
+    for rank in range(2):
+        (tmp_path / "ranks" / f"rank{rank}.json").write_text(document(rank=rank))
+    (tmp_path / "out").mkdir()
+    recording = recording.rename(tmp_path / "out" / "H")
+    assert main(["import", str(tmp_path / "ranks"), "-o", str(tmp_path / "out" / place)]) == 2
+    assert "measured trace of NVIDIA H200" in capsys.readouterr().err
+    assert len(traces.read(recording).timeline) == 3

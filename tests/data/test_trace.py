@@ -1,5 +1,6 @@
 """The trace folder: what is written is read back; what is broken is refused with its place."""
 
+import contextlib
 import json
 import shutil
 from dataclasses import replace
@@ -150,12 +151,52 @@ def test_a_recording_of_a_real_gpu_is_not_replaced_by_anything_less(
     assert trace_file.read(tmp_path / "T").caveats == ("the trace is incomplete: cut short",)
 
 
-def test_a_simulation_or_a_broken_recording_may_be_replaced(tmp_path, folder, small_trace):
+@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"provenance": "measured"}', "\xff"])
+def test_what_cannot_be_read_may_have_been_a_recording(folder, small_trace, text):
+    (folder / "trace.json").write_text(text, encoding="latin-1")
+    with pytest.raises(InputError, match="a recording perhaps"):
+        trace_file.write(small_trace, folder)
+    assert (folder / "timeline.parquet").exists()
+
+
+def test_a_simulation_may_be_replaced(folder, small_trace):
     trace_file.write(replace(small_trace, provenance="imported"), folder)
     assert trace_file.read(folder).provenance == "imported"
-    (folder / "trace.json").write_text('{"provenance": "measured", "simu')
-    trace_file.write(small_trace, folder)
-    assert trace_file.read(folder).simulated
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"gpu": None}, "field gpu"),
+        ({"gpu": {}}, "field gpu: 'name'"),
+        ({"workload": []}, "field workload"),
+        ({"cyclic": "yes"}, "field cyclic"),
+        ({"switch_min_dwell_ns": "a"}, "field switch_min_dwell_ns"),
+        ({"notes": "abc"}, "field notes"),
+        ({"partial": 5}, "field partial"),
+        ({"baseline": {"pair": "governor", "time_ns": -1, "energy_mj": 1}}, "baseline/time_ns"),
+        ({"baseline": {"pair": "top", "time_ns": 1, "energy_mj": 1}}, "baseline/pair"),
+        ({"simulated": False}, r"disagree \(simulated\)"),
+        ({"kernels": 9}, r"disagree \(kernels\)"),
+        ({"clock_pairs": []}, r"disagree \(clock_pairs\)"),
+    ],
+)
+def test_a_wrong_field_is_named_with_its_file(folder, change, said):
+    document = folder / "trace.json"
+    document.write_text(json.dumps(json.loads(document.read_text()) | change))
+    with pytest.raises(FormatError, match=said) as refused:
+        trace_file.read(folder)
+    assert str(folder) in str(refused.value)
+
+
+def test_damaged_pages_are_one_refusal(folder):
+    """Whatever bytes of a table are overwritten, it is read whole or refused."""
+    path = folder / "profile.parquet"
+    whole = path.read_bytes()
+    for start in range(4, len(whole) - 40, 97):
+        path.write_bytes(whole[:start] + bytes(range(200, 240)) + whole[start + 40 :])
+        with contextlib.suppress(FormatError):
+            trace_file.read(folder)
 
 
 def test_caveats_tell_what_is_missing_before_the_notes(small_trace):

@@ -96,6 +96,9 @@ def test_a_governor_without_cells_stands_by_its_own_measurement():
     step = from_trace(trace)
     assert step.baseline is None
     assert (step.problem.baseline_time_ns, step.problem.baseline_energy_mj) == (3100.0, 0.9)
+    assert step.notes[0].startswith("1 of 2 signatures have no cell at the governor")
+    bare = without_cell(trace, 0, 0)
+    assert not any("no cell" in note for note in from_trace(bare).notes)
 
 
 def test_a_baseline_that_is_not_there_lists_the_nearest():

@@ -155,3 +155,21 @@ def test_a_gap_that_caution_leaves_is_not_called_optimal():
     assert (cautious.status, cautious.gap > 1e-2) == ("limit", True)
     believed = optimize_trace(trace, Request(0.01, switches="free", confidence=None)).proof
     assert (believed.status, believed.gap < 1e-6) == ("optimal", True)
+
+
+@pytest.mark.parametrize("switches", ["free", "1us", "1us,3us"])
+def test_a_step_of_two_streams_is_written_and_read(tmp_path, switches):
+    starts = [0, 1000, 2000, 3000]
+    trace = random_trace(4, kernels=4, starts=starts, durations=[900] * 4, streams=[7, 9, 7, 9])
+    late = trace.timeline.assign(duration_ns=[1500, 1500, 900, 900])  # kernels overlap
+    schedule = optimize_trace(replace(trace, timeline=late), Request(0.2, switches=switches))
+    schedules.write(schedule, tmp_path / "S.json")
+    assert schedules.read(tmp_path / "S.json").to_json() == schedule.to_json()
+    assert any("overlap" in note for note in schedule.notes)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_limit_of_free_switches_is_no_worse_than_the_schedule(seed):
+    schedule = optimize_trace(random_trace(seed, 60, 9), Request(0.03, switches="free"))
+    free = next(entry for entry in schedule.baselines if entry.name.startswith("per-kernel"))
+    assert free.energy_mj <= schedule.predicted.energy_mj

@@ -105,27 +105,32 @@ def unique_name(wanted: str, taken: Iterable[str]) -> str:
 
 def _is_ours(path: Path) -> bool:
     """A trace folder, or a folder of nothing but trace folders."""
-    if (path / "trace.json").is_file():
-        return True
-    return all((child / "trace.json").is_file() for child in path.iterdir())
+    return all((folder / "trace.json").is_file() for folder in _traces_at(path))
+
+
+def _traces_at(path: Path) -> list[Path]:
+    """The folder itself if it is a trace, else what lies in it."""
+    if (path / "trace.json").is_file() or not path.is_dir():
+        return [path]
+    return list(path.iterdir())
 
 
 def write_traces(result: ImportResult, output: Path) -> list[Path]:
     """Write one trace as the folder ``output``, several as folders by rank inside it.
 
-    All are written or none; traces of an earlier import there are replaced.
+    All are written or none; traces of an earlier import there are replaced, recordings never.
 
     Raises:
-        InputError: the place cannot be written or holds other files.
+        InputError: the place cannot be written, holds other files, or a recording of a real GPU.
     """
     output = Path(output)
+    for folder in _traces_at(output):
+        trace_files.refuse_to_lose(folder, "imported")
     if not result.traces:
         raise InputError("the import holds no trace")
     if len(result.traces) == 1:
         trace_files.write(next(iter(result.traces.values())), output)
         return [output]
-    for name, trace in result.traces.items():
-        trace_files.refuse_to_lose(output / name, trace)
     with replace_dir(output, _is_ours) as folder:
         for name, trace in result.traces.items():
             trace_files.write(trace, folder / name)

@@ -15,6 +15,7 @@ from typing import Any
 
 from ...data import trace as trace_file
 from ...data._files import read_json, write_json
+from ...data.document import check_header
 from ...data.errors import FormatError, InputError, MismatchError
 from ...data.trace import Trace
 from ...data.units import ClockPair, parse_pair
@@ -112,7 +113,7 @@ def _identity(workload: Mapping[str, Any], gpu: GpuInfo) -> dict[str, Any]:
 
 
 def _check_same(folder: Path, found: Any, wanted: dict[str, Any]) -> None:
-    trace_file.check_header(found, folder / "sweep.json", _FORMAT, _VERSION)
+    check_header(found, folder / "sweep.json", _FORMAT, _VERSION)
     for group in ("workload", "gpu"):
         before = found.get(group)
         for key, value in wanted[group].items():
