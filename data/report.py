@@ -174,6 +174,14 @@ class Report:
         """Whole rounds measured."""
         return 1 + max((block.round for block in self.blocks), default=-1)
 
+    @property
+    def kind(self) -> str:
+        """Measured or simulated, and what cells the plan rests on where they are no simulation."""
+        if not self.simulated:
+            return "measured"
+        planned = self.schedule.get("provenance", "simulated")
+        return "simulated" if planned == "simulated" else f"simulated, plan of {planned} cells"
+
     def to_json(self) -> dict[str, Any]:
         """The document as written."""
         return {

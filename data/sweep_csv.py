@@ -118,9 +118,9 @@ def _cells(table: pd.DataFrame, path: Path) -> pd.DataFrame:
         raise FormatError(f"{path}: line {row + 2}, column kernel: the name is empty")
     time_ms = _numbers(table, "time_ms", path, above=0.0)
     if "energy_mj" in table.columns:
-        energy_mj = _numbers(table, "energy_mj", path)
+        energy_mj = _numbers(table, "energy_mj", path, above=0.0)
     else:
-        energy_mj = time_ms * _numbers(table, "power_w", path)  # ms x W = mJ
+        energy_mj = time_ms * _numbers(table, "power_w", path, above=0.0)  # ms x W = mJ
     cells = pd.DataFrame({"kernel": kernel, "time_ms": time_ms, "energy_mj": energy_mj})
     cells["pair"] = _pairs(table, path)
     indexed = "index" in table.columns
@@ -318,7 +318,10 @@ def write_sweep(trace: Trace, path: Path) -> None:
             f"the trace has no time or energy for kernel {name!r} at "
             f"{trace.clock_pairs()[int(holes[0][1])]}; a sweep CSV needs every cell"
         )
-    names = trace.signatures["name"].tolist()
+    # A sweep tells kernels by name, so one without a name gets its number.
+    names = [
+        name.strip() or f"signature {row}" for row, name in enumerate(trace.signatures["name"])
+    ]
     timeline = trace.timeline
     scale = [
         timeline[c].to_numpy(dtype=float, na_value=1.0) for c in ("time_scale", "energy_scale")

@@ -271,9 +271,9 @@ def _columns(trace: Trace, used: Ints, base_pair: ClockPair, drop: bool) -> tupl
     notes = []
     holed = np.flatnonzero(optional & ~whole & known[used].any(axis=0))
     if len(holed):
-        lacking = int((~known[used, int(holed[0])]).sum())
+        unknown = int((~known[used, int(holed[0])]).sum())
         notes.append(
-            f"{lacking} of {len(used)} signatures have no cell at the governor: it is the whole "
+            f"{unknown} of {len(used)} signatures have no cell at the governor: it is the whole "
             "step as measured there, not a sum of cells"
         )
     if len(holes):

@@ -90,6 +90,8 @@ def choose_switches(
     Raises:
         InputError: the words make no sense, there is no table, or it lacks what is needed.
     """
+    if semantic == "stall" and min_dwell_ns is not None:
+        raise InputError("a least dwell is of late switches: it goes with --semantic lag")
     device = _Device(
         tuple(pairs), idle_power_w, table, semantic or device_semantic, device_semantic
     )

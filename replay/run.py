@@ -147,6 +147,7 @@ def _identity(schedule: Schedule, watched: WatchedSchedule | None) -> dict[str, 
         "fingerprint": schedule.trace["fingerprint"],
         "kernels": schedule.trace["kernels"],
         "segments": len(schedule.segments),
+        "provenance": schedule.provenance,
         "path": None if watched is None else str(watched.path),
         "sha256": None if watched is None else watched.sha256,
     }

@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 
 from ..data import schedule as schedule_file
-from ..data import trace as trace_file
 from ..data.errors import InputError
 from ..data.schedule import Schedule
 from ..data.sequence import KernelSequence, sequence_of
 from ..data.trace import Trace
 from ..data.units import parse_pair
+from ..tracer.assume import trace_behind
 from ..tracer.gpu.protocol import GpuInfo
 from ..tracer.gpu.simulated import SwitchBehaviour
 from ..tracer.work import StepWork
@@ -88,8 +88,13 @@ def open_replay(schedule: Schedule, options: ReplayOptions) -> Iterator[OpenedRe
         DeviceError, KeeperError: the GPU or its keeper refused.
     """
     spec = _gpu_spec(schedule, options)
-    trace = None if options.trace_path is None else _trace_of(schedule, options.trace_path)
+    trace = None if options.trace_path is None else trace_behind(schedule, options.trace_path)
     kind = spec.partition(":")[0].strip().lower()
+    if kind in {TABLE, "sim"} and options.triggers != "auto":
+        raise InputError(
+            f"--triggers {options.triggers} is for a real GPU (--gpu nvml:0); in a simulation they "
+            "lie at the exact kernels"
+        )
     if trace is not None:
         # A table may have drifted from its schedule, as far as --allow-drift says.
         schedule_file.check_trace(schedule, trace, sequence=kind != TABLE)
@@ -102,18 +107,6 @@ def open_replay(schedule: Schedule, options: ReplayOptions) -> Iterator[OpenedRe
 
         with open_hardware(schedule, options, trace, spec) as opened:
             yield opened
-
-
-def _trace_of(schedule: Schedule, path: Path) -> Trace:
-    """The trace, with the responses put on it again where the schedule rests on assumed ones."""
-    trace = trace_file.read(path)
-    assumed = schedule.gpu.get("assumed")
-    if not isinstance(assumed, str) or len(trace.pairs) > 1:
-        return trace
-    from ..tracer.assume import assume_responses
-    from ..tracer.gpu.simulated import open_simulated
-
-    return assume_responses(trace, open_simulated(assumed))
 
 
 def _gpu_spec(schedule: Schedule, options: ReplayOptions) -> str:

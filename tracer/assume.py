@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,13 +23,15 @@ import numpy.typing as npt
 import pandas as pd
 
 from ..data import tables
-from ..data.errors import InputError
+from ..data import trace as trace_file
+from ..data.errors import InputError, MismatchError
+from ..data.schedule import Schedule
 from ..data.trace import Baseline, Trace
 from ..data.units import GOVERNOR, ClockPair
-from .gpu.simulated import SimulatedGpu
+from .gpu.simulated import SimulatedGpu, open_simulated
 from .work import KernelWork, MathUnit
 
-__all__ = ["assume_responses"]
+__all__ = ["assume_responses", "trace_behind"]
 
 Floats = npt.NDArray[np.float64]
 
@@ -83,7 +86,13 @@ def assume_responses(trace: Trace, gpu: SimulatedGpu) -> Trace:
     step_mj = trace.baseline.energy_mj
     return replace(
         trace,
-        gpu={**dict(trace.gpu), "simulated": True, "assumed": gpu.spec.key},
+        gpu={
+            "name": gpu.spec.name,
+            "simulated": True,
+            "assumed": gpu.spec.key,
+            "recorded_on": trace.gpu.get("name"),
+            "recorded_at": str(recorded),
+        },
         provenance="assumed",
         pairs=tables.PAIRS.frame(
             {
@@ -100,8 +109,39 @@ def assume_responses(trace: Trace, gpu: SimulatedGpu) -> Trace:
             *trace.notes,
             f"times and energies away from the recorded clocks are assumed: the model of a "
             f"simulated {gpu.spec.name} was put on this timeline",
+            *_of_another_product(trace, gpu),
         ),
     ).checked()
+
+
+def trace_behind(schedule: Schedule, path: Path) -> Trace:
+    """The trace that a schedule was made from, with assumed responses put on it again.
+
+    Raises:
+        InputError, FormatError: as `clockwright.data.trace.read` and `assume_responses`.
+        MismatchError: the responses were assumed of a timeline recorded at another pair.
+    """
+    trace = trace_file.read(path)
+    assumed = schedule.gpu.get("assumed")
+    if not isinstance(assumed, str) or len(trace.pairs) > 1:
+        return trace
+    here, planned = str(trace.baseline.pair), schedule.gpu.get("recorded_at")
+    if planned is not None and here != planned:
+        raise MismatchError(
+            f"the schedule was planned on a timeline recorded at {planned}, and {path} says "
+            f"{here}: what was assumed of it differs; optimize this trace with --assume {assumed}"
+        )
+    return assume_responses(trace, open_simulated(assumed))
+
+
+def _of_another_product(trace: Trace, gpu: SimulatedGpu) -> list[str]:
+    recorded_on = str(trace.gpu.get("name"))
+    if recorded_on in {gpu.spec.name, "unknown"}:
+        return []
+    return [
+        f"the timeline was recorded on {recorded_on}: its durations at the recorded clocks are "
+        f"that GPU's, clocks and all else those of {gpu.spec.name}"
+    ]
 
 
 def _check_recorded(pair: ClockPair, gpu: SimulatedGpu) -> None:

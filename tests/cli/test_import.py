@@ -93,7 +93,28 @@ def test_a_timeline_is_planned_with_an_assumed_gpu_and_says_so(tmp_path, capsys)
     assert main(played) == 2
     assert "--trace TRACE" in capsys.readouterr().err
     assert main([*played, "--trace", str(tmp_path / "T")]) == 0
-    assert "the assumed table" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "the assumed table" in said
+    assert "simulated, plan of assumed cells" in said
+    chart = ["plot", str(tmp_path / "S.json"), "-o", str(tmp_path / "p.svg")]
+    assert main([*chart, "--trace", str(tmp_path / "T")]) == 0
+    assert "NVIDIA H200 (assumed, simulated)" in (tmp_path / "p.svg").read_text()
+
+
+def test_an_assumed_plan_is_of_the_product_and_the_pair_it_was_made_for(tmp_path, capsys):
+    (tmp_path / "t.json").write_text(document())
+    for name, pair in (("at", "1530/877"), ("off", "governor")):
+        given = ["-o", tmp_path / name, "--baseline", pair]
+        imported(capsys, tmp_path / "t.json", *given)
+    command = ["optimize", str(tmp_path / "at"), "-o", str(tmp_path / "S.json")]
+    assert main([*command, "--assume", "v100", "--max-slowdown", "5%"]) == 0
+    schedule = schedules.read(tmp_path / "S.json")
+    assert schedule.gpu["name"] == "Tesla V100-SXM2-32GB"
+    assert str(schedule.baseline_pair) == schedule.gpu["recorded_at"] == "1530/877"
+    played = ["replay", str(tmp_path / "S.json"), "--no-single", "--block", "1ms"]
+    assert main([*played, "--trace", str(tmp_path / "off")]) == 2
+    assert "recorded at 1530/877" in capsys.readouterr().err
+    assert main([*played, "--trace", str(tmp_path / "at"), "--max-slowdown", "20%"]) == 0
 
 
 def test_a_front_may_be_drawn_from_assumed_responses(tmp_path, capsys):

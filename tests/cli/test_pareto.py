@@ -68,7 +68,12 @@ def test_models_that_come_down_to_the_same_are_one_front(folder, capsys):
 def test_no_single_pair_lies_under_the_front(folder, capsys):
     command = ["pareto", folder / "T", "-o", folder / "p.png", "--latencies", "1ms"]
     assert main([*map(str, command), "--json"]) == 0
-    (front,) = json.loads(capsys.readouterr().out)["fronts"]
+    document = json.loads(capsys.readouterr().out)
+    (front,) = document["fronts"]
+    for single in document["single_pairs"]:
+        above = [p for p in front["points"] if p["budget"] >= single["slowdown"] - 1e-12]
+        assert not above or above[0]["lower_bound_mj"] <= single["energy_mj"] * (1 + 1e-9)
+    assert len(document["single_pairs"]) == 3
     trace = traces.read(folder / "T")
     rows = trace.timeline["signature"].to_numpy(dtype=int)
     time_ns, energy_mj = (trace.grid(c)[rows].sum(axis=0) for c in ("duration_ns", "energy_mj"))
@@ -89,6 +94,7 @@ def test_no_single_pair_lies_under_the_front(folder, capsys):
         (["-o", "nowhere/p.png"], "does not exist"),
         (["-o", "p.png", "--up-to", "0"], "--up-to"),
         (["-o", "p.png", "--latencies", "soon"], "switches must be"),
+        (["-o", "p.png", "--latencies", " ,"], "--latencies is an empty list"),
     ],
 )
 def test_bad_options_leave_nothing(folder, monkeypatch, capsys, more, message):

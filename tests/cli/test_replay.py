@@ -160,6 +160,8 @@ def test_drift_that_is_allowed_is_played_and_told(folder, tmp_path, capsys):
         (["--confidence", "100%"], "confidence"),
         (["--confidence", "nan"], "expected a percentage"),
         (["--seed", "-1"], "seed must be 0 or more"),
+        (["--gpu", "sim:rtx3080ti?seed=-1"], "must be 0 or more, got sim:rtx3080ti?seed=-1"),
+        (["--triggers", "graph"], "--triggers graph is for a real GPU"),
         (["--allow-drift", "200%"], "allowed drift must lie between 0 and 100%"),
         (["--max-slowdown", "much"], "percentage"),
         (["--trace", "nowhere"], "not a trace folder"),

@@ -108,7 +108,9 @@ def test_a_folder_of_other_files_is_not_overwritten(tmp_path, capsys):
     assert (tmp_path / "thesis" / "main.tex").read_text() == "x"
 
 
-@pytest.mark.parametrize("word", [["--set-clocks"], ["--exhaustive"], ["--minutes", "5"]])
+@pytest.mark.parametrize(
+    "word", [["--set-clocks"], ["--exhaustive"], ["--minutes", "5"], ["--target-error", "1%"]]
+)
 def test_options_of_a_real_gpu_are_refused_on_a_simulated_one(tmp_path, capsys, word):
     assert run("trace", "gpt2", "--gpu", "sim:v100", "-o", tmp_path / "T", *SMALL, *word) == 2
     assert f"{word[0]} is for a real GPU" in capsys.readouterr().err
@@ -122,3 +124,8 @@ def test_measured_switches_stand_in_the_trace_and_it_says_so(tmp_path, capsys):
     assert any("stand in place of its model's own table" in note for note in trace.notes)
     assert run("trace", "--switches", "--gpu", "sim:v100", "-o", tmp_path / "s.csv") == 0
     assert re.search(r"median latency \d+\.\d{3} to \d+\.\d{3} ms", capsys.readouterr().out)
+
+
+def test_a_negative_seed_is_refused(tmp_path, capsys):
+    assert run("trace", "gpt2", "--gpu", "sim:v100", "-o", tmp_path / "T", "--seed", "-1") == 2
+    assert "--seed" in capsys.readouterr().err

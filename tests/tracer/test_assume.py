@@ -95,3 +95,13 @@ def test_a_recorded_pair_that_the_assumed_gpu_lacks_is_refused(timeline_only):
     odd = replace(timeline_only, baseline=Baseline(ClockPair(1410, 1215), 4000.0, None))
     with pytest.raises(InputError, match="recorded at 1410/1215"):
         assume_responses(odd, open_simulated("h200"))
+
+
+def test_a_timeline_of_another_product_is_told(timeline_only):
+    trace = assume_responses(timeline_only, open_simulated("v100"))
+    assert trace.gpu["name"] == "Tesla V100-SXM2-32GB"
+    assert trace.gpu["recorded_on"] == "NVIDIA Something"
+    assert any("recorded on NVIDIA Something" in note for note in trace.notes)
+    own = replace(timeline_only, gpu={"name": "NVIDIA H200", "simulated": False})
+    notes = assume_responses(own, open_simulated("h200")).notes
+    assert not any("recorded on" in note for note in notes)

@@ -180,6 +180,8 @@ def _open_simulated(rest: str, seed: int | None) -> Gpu:
         ) from None
     if options:
         raise InputError(f"sim:{name} has no option {', '.join(sorted(options))}; known: seed")
+    if min(given or 0, seed or 0) < 0:
+        raise InputError(f"the seed of a simulated GPU must be 0 or more, got sim:{rest}")
     if given is not None and seed is not None and given != seed:
         raise InputError(f"sim:{rest} asks for seed {given}, and the seed option for {seed}")
     from .simulated import open_simulated

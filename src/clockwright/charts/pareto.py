@@ -85,7 +85,8 @@ def draw_pareto(
     with figure_to(path, (9.0, 5.6)) as figure:
         axes = figure.add_subplot()
         for number, curve in enumerate(curves):
-            _draw_curve(axes, curve, COLORS[number % len(COLORS)], per_unit, number)
+            color = COLORS[number % len(COLORS)]
+            _draw_curve(axes, curve, color, per_unit, number, max_slowdown)
         _draw_singles(axes, singles, per_unit, max_slowdown)
         for number, mark in enumerate(marks):
             _draw_mark(axes, mark, number, per_unit, unit)
@@ -117,10 +118,13 @@ def draw_pareto(
         figure.legend(loc="outside lower center", ncols=2, fontsize=8.5)
 
 
-def _draw_curve(axes: Axes, curve: Curve, color: str, per_unit: float, number: int) -> None:
+def _draw_curve(
+    axes: Axes, curve: Curve, color: str, per_unit: float, number: int, max_slowdown: float
+) -> None:
+    # The last schedule of a front is still there for whoever allows more.
     axes.plot(
-        [x * 100 for x in curve.slowdown],
-        [e / per_unit for e in curve.energy_mj],
+        [x * 100 for x in (*curve.slowdown, *([max_slowdown] if curve.slowdown else []))],
+        [e / per_unit for e in (*curve.energy_mj, *curve.energy_mj[-1:])],
         color=color,
         linewidth=1.8,
         drawstyle="steps-post",
@@ -134,6 +138,8 @@ def _draw_curve(axes: Axes, curve: Curve, color: str, per_unit: float, number: i
             color=color,
             linewidth=1.0,
             linestyle=":",
+            # Between two budgets only the bound of the larger one holds.
+            drawstyle="steps-pre",
             label="lower bounds (dotted)" if number == 0 else None,
             zorder=2,
         )

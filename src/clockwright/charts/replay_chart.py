@@ -60,7 +60,7 @@ def check_chart_path(path: Path) -> None:
 
 def _title(report: Report) -> str:
     name = str(report.gpu["name"]).removesuffix(" (simulated)")
-    kind = "simulated, " if report.simulated else ""
+    kind = f"{report.kind}, " if report.simulated else ""
     dry = ", dry: no clock set" if report.mode == "dry" else ""
     budget = f"the budget of {report.budget['max_slowdown']:.2%}"
     told = "undecided on" if report.verdict == "ambiguous" else report.verdict
@@ -77,7 +77,8 @@ def _draw_estimates(axes: Axes, report: Report, what: str, title: str) -> None:
             side = axes.get_xaxis_transform()
             axes.text(place, 0.5, "not measured", ha="center", fontsize=9, transform=side)
             continue
-        _draw_interval(axes, place, estimate, _COLOURS.get(entry.arm, _OTHER), "measured")
+        played = "replayed, simulated" if report.simulated else "measured"
+        _draw_interval(axes, place, estimate, _COLOURS.get(entry.arm, _OTHER), played)
         axes.annotate(
             f"{estimate.value:.2%}", (place + 0.08, 100 * estimate.value), fontsize=9, va="center"
         )

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ._output import emit, progress, say
+from ._requests import split_list
 
 if TYPE_CHECKING:
     from ..optimizer.request import Request
@@ -32,8 +33,9 @@ def run_batch(
 
     if workers and dask:
         raise InputError("--workers is for local processes; a Dask cluster has its own")
-    switches = _switches(latencies) if latencies else [request.switches]
-    jobs = make_jobs(traces, _budgets(budgets) if budgets else [request.budget], switches, request)
+    switches = _switches(latencies) if latencies is not None else [request.switches]
+    allowed = _budgets(budgets) if budgets is not None else [request.budget]
+    jobs = make_jobs(traces, allowed, switches, request)
     make: Callable[[], Any] = (
         partial(dask_executor, dask) if dask else partial(local_executor, workers)
     )
@@ -66,12 +68,12 @@ def _budgets(text: str) -> list[float]:
     """Percentages: ``0,0.6,2,5``, with or without a sign."""
     from ..data.units import parse_fraction
 
-    parts = [part.strip() for part in text.split(",") if part.strip()]
+    parts = split_list("--budgets", text)
     return [parse_fraction(part if part.endswith("%") else part + "%") for part in parts]
 
 
 def _switches(text: str) -> list[str]:
-    return [part.strip().replace("+", ",") for part in text.split(",") if part.strip()]
+    return [part.replace("+", ",") for part in split_list("--latencies", text)]
 
 
 def _line(row: dict[str, Any]) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-__all__ = ["parse_budget", "parse_confidence", "parse_gap", "problem_options"]
+__all__ = ["parse_budget", "parse_confidence", "parse_gap", "problem_options", "split_list"]
 
 
 def problem_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -57,6 +57,20 @@ def problem_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in reversed(options):
         parsed = option(parsed)
     return parsed
+
+
+def split_list(option: str, text: str) -> list[str]:
+    """The parts of a list with commas, each once.
+
+    Raises:
+        InputError: there is none.
+    """
+    from ..data.errors import InputError
+
+    parts = list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    if not parts:
+        raise InputError(f"{option} is an empty list; leave it out, or name at least one")
+    return parts
 
 
 def parse_budget(text: str, option: str = "--max-slowdown") -> float:

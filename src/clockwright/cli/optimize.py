@@ -54,7 +54,13 @@ __all__ = ["command"]
     type=click.Choice(["auto", "full-ilp-highs", "full-ilp-cpsat", "full-ilp-scip"]),
     help="How to solve; the full integer programs are slow references.",
 )
-@click.option("--seed", default=0, show_default=True, help="Seed of the noise split.")
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Seed of the noise split.",
+)
 @click.option("--workers", type=click.IntRange(1), help="Batch: processes [default: CPUs].")
 @click.option("--dask", help="Batch: address of a Dask scheduler to run on.")
 @json_option
@@ -94,7 +100,7 @@ def command(
         seed=seed,
         **problem,
     )
-    if len(traces) > 1 or budgets or latencies:
+    if len(traces) > 1 or budgets is not None or latencies is not None:
         if assume:
             raise InputError("--assume is for one trace; import and optimize it by itself")
         from ._batch import run_batch

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from ._output import emit, json_option, progress, say
-from ._requests import parse_budget, problem_options
+from ._requests import parse_budget, problem_options, split_list
 from ._traces import assume_option, load_trace
 
 if TYPE_CHECKING:
@@ -74,16 +75,15 @@ def command(
             display.update(task, advance=1, description=f"front: {name}")
 
         drawn = _compute(whole, names, budget, end, time_limit, problem, on_front)
-    fronts, alternatives, singles, notes = drawn
-    _draw(output, whole, budget, end, fronts, alternatives, singles)
+    _draw(output, whole, budget, end, drawn)
     if as_json:
-        emit(_document(output, whole, budget, fronts, alternatives, notes))
+        emit(_document(output, whole, budget, drawn))
         return
-    for front in fronts:
+    for front in drawn.fronts:
         worst = max((point.gap for point in front.points if point.gap is not None), default=None)
         proven = "no schedule within any budget" if worst is None else f"worst gap {worst:.1e}"
         say(f"{front.label}: {len(front.points)} budgets, {proven} ({front.method})")
-    for note in notes:
+    for note in drawn.notes:
         say(f"note: {note}")
     say(f"wrote {output}")
 
@@ -91,7 +91,7 @@ def command(
 def _switch_names(latencies: str | None, switches: str) -> list[str]:
     if latencies is None:
         return list(dict.fromkeys([switches, "free"]))
-    return list(dict.fromkeys(part.strip() for part in latencies.split(",") if part.strip()))
+    return split_list("--latencies", latencies)
 
 
 def _budgets(budget: float, end: float) -> tuple[float, ...]:
@@ -99,6 +99,21 @@ def _budgets(budget: float, end: float) -> tuple[float, ...]:
 
     scaled = (round(value * end / 0.2, 9) for value in default_budgets())
     return tuple(sorted({*scaled, min(budget, end)}))
+
+
+@dataclass(frozen=True)
+class _Drawn:
+    """What is drawn: fronts by switch model, baselines, and (slowdown, mJ) of single pairs.
+
+    ``held`` are those of them that a schedule may keep for a whole step; they need no switch, so
+    they belong to every front, at their own slowdowns and not only at the budgets solved.
+    """
+
+    fronts: list[Front]
+    alternatives: tuple[Alternative, ...]
+    singles: list[tuple[float, float]]
+    held: list[tuple[float, float]]
+    notes: list[str]
 
 
 def _compute(
@@ -109,7 +124,7 @@ def _compute(
     time_limit_s: float,
     problem: dict[str, Any],
     on_front: Any,
-) -> tuple[list[Front], tuple[Alternative, ...], list[tuple[float, float]], list[str]]:
+) -> _Drawn:
     from ..optimizer.baselines import (
         compare,
         phase_schedule,
@@ -117,12 +132,14 @@ def _compute(
         single_pair_costs,
     )
     from ..optimizer.frontier import frontier, offer_choices, share_schedules
+    from ..optimizer.plan import played_cost
     from ..optimizer.request import Request, make_step
 
     fronts: list[Front] = []
     steps, notes = [], list(trace.caveats)
     alternatives: tuple[Alternative, ...] = ()
     singles: list[tuple[float, float]] = []
+    held: list[tuple[float, float]] = []
     share = time_limit_s / (len(names) + 1)
     for number, name in enumerate(names):
         request = Request(budget, **{**problem, "switches": name.replace("+", ",")})
@@ -139,12 +156,14 @@ def _compute(
             alternatives = compare(step, budget, time_limit_s=share, by_phase=by_phase)
             base = step.problem.baseline_time_ns
             singles = [(time / base - 1, energy) for time, energy in single_pair_costs(step)]
+            played = [played_cost(step, choice) for choice in single_pair_choices(step)]
+            held = [(time / base - 1, energy) for time, energy in played]
         front = frontier(step, _budgets(budget, end), label=label, time_limit_s=share)
         known = [*single_pair_choices(step), *([] if by_phase is None else [by_phase.choice])]
         fronts.append(offer_choices(step, front, known))
         steps.append(step)
     shared = list(share_schedules(steps, fronts))
-    return shared, alternatives, singles, list(dict.fromkeys(notes))
+    return _Drawn(shared, alternatives, singles, held, list(dict.fromkeys(notes)))
 
 
 def _label(name: str, described: dict[str, Any]) -> str:
@@ -164,34 +183,46 @@ def _mark_name(name: str, fronts: list[Front]) -> str:
     return f"{name}, {fronts[0].label.removeprefix('schedule, ')}"
 
 
+def _best_at_each(front: Front, held: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """(slowdown, mJ) of what no other schedule beats in both, by slowdown."""
+    found = {
+        (point.time_ns / front.baseline_time_ns - 1, point.energy_mj)
+        for point in front.points
+        if point.time_ns is not None and point.energy_mj is not None
+    }
+    best: list[tuple[float, float]] = []
+    for slowdown, energy_mj in sorted(found | set(held)) if found else []:
+        if not best or energy_mj < best[-1][1]:
+            best.append((slowdown, energy_mj))
+    return best
+
+
 def _draw(
     output: Path,
     trace: Trace,
     budget: float,
     end: float,
-    fronts: list[Front],
-    alternatives: tuple[Alternative, ...],
-    singles: list[tuple[float, float]],
+    drawn: _Drawn,
 ) -> None:
     from ..charts import Curve, Mark, draw_pareto
     from ..charts._style import describe
 
-    first = fronts[0]
+    fronts, alternatives = drawn.fronts, drawn.alternatives
     curves = []
     for front in fronts:
-        found = {
-            (point.time_ns / front.baseline_time_ns - 1, point.energy_mj)
+        ordered = _best_at_each(front, [pair for pair in drawn.held if pair[0] <= end])
+        bounds = [
+            (point.budget, point.lower_bound_mj)
             for point in front.points
-            if point.time_ns is not None and point.energy_mj is not None
-        }
-        ordered = sorted(found)
+            if point.energy_mj is not None and point.lower_bound_mj > 0
+        ]
         curves.append(
             Curve(
                 front.label,
                 tuple(x for x, _ in ordered),
                 tuple(e for _, e in ordered),
-                tuple(point.budget for point in front.points if point.lower_bound_mj > 0),
-                tuple(point.lower_bound_mj for point in front.points if point.lower_bound_mj > 0),
+                tuple(budget for budget, _ in bounds),
+                tuple(bound for _, bound in bounds),
             )
         )
     base = next((entry for entry in alternatives if entry.name in {"governor", "baseline"}), None)
@@ -205,9 +236,9 @@ def _draw(
         title=f"{describe(trace.workload, trace.gpu)}: energy against time",
         simulated=trace.simulated,
         provenance=trace.provenance,
-        baseline_mj=first.baseline_energy_mj,
+        baseline_mj=fronts[0].baseline_energy_mj,
         baseline_name=", ".join(base.pairs) if base is not None else "the baseline",
-        singles=singles,
+        singles=drawn.singles,
         budget=budget,
         max_slowdown=end,
     )
@@ -217,9 +248,7 @@ def _document(
     output: Path,
     trace: Trace,
     budget: float,
-    fronts: list[Front],
-    alternatives: tuple[Alternative, ...],
-    notes: list[str],
+    drawn: _Drawn,
 ) -> dict[str, Any]:
     from dataclasses import asdict
 
@@ -250,8 +279,11 @@ def _document(
                     for point in front.points
                 ],
             }
-            for front in fronts
+            for front in drawn.fronts
         ],
-        "baselines": [asdict(entry) for entry in alternatives],
-        "notes": notes,
+        "single_pairs": [
+            {"slowdown": slowdown, "energy_mj": energy_mj} for slowdown, energy_mj in drawn.singles
+        ],
+        "baselines": [asdict(entry) for entry in drawn.alternatives],
+        "notes": drawn.notes,
     }

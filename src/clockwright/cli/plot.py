@@ -31,11 +31,11 @@ def command(schedule: Path, output: Path, trace_path: Path | None, as_json: bool
     """Draw the core and memory clocks that SCHEDULE chooses over one step."""
     from ..charts._style import check_suffix
     from ..data import schedule as schedules
-    from ..data.trace import read
+    from ..tracer.assume import trace_behind
 
     check_suffix(output)
     chosen = schedules.read(schedule)
-    trace = None if trace_path is None else read(trace_path)
+    trace = None if trace_path is None else trace_behind(chosen, trace_path)
     from ..charts import draw_timeline
 
     draw_timeline(output, chosen, trace)

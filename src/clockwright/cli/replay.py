@@ -217,12 +217,12 @@ _STOPPED = {
 
 
 def _tell(report: Report, output: Path | None, chart: Path | None) -> None:
-    kind = "simulated" if report.simulated else "measured"
     dry = ", dry (no clock was set)" if report.mode == "dry" else ""
     name = str(report.gpu["name"]).removesuffix(" (simulated)")
     say(
-        f"{report.workload['name']} on {name}: {kind}{dry}, {counted(report.rounds, 'round')}, "
-        f"intervals at {report.confidence:g}; ended because {_STOPPED[report.stopped]}"
+        f"{report.workload['name']} on {name}: {report.kind}{dry}, "
+        f"{counted(report.rounds, 'round')}, intervals at {report.confidence:g}; "
+        f"ended because {_STOPPED[report.stopped]}"
     )
     for entry in report.comparisons:
         say(

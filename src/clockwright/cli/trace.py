@@ -35,7 +35,13 @@ __all__ = ["command"]
 @click.option("--option", "more", multiple=True, metavar="KEY=VALUE", help="Any other option.")
 @click.option("--pairs", "pairs_text", help="Pairs to visit, CORE/MEM,... (default: the sweep).")
 @click.option("--repeats", type=int, help="Measured steps a pair (8 simulated, 30 on a real GPU).")
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of a simulated GPU.")
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Seed of a simulated GPU.",
+)
 @click.option(
     "--switches",
     is_flag=True,
@@ -49,9 +55,8 @@ __all__ = ["command"]
 @click.option("--exhaustive", is_flag=True, help="With --set-clocks: measure every pair, fit none.")
 @click.option(
     "--target-error",
-    default="2%",
-    show_default=True,
-    help="With --set-clocks: stop once the fitted pairs' stated median error is at most this.",
+    help="With --set-clocks: stop once the fitted pairs' stated median error is at most this "
+    "[default: 2%].",
 )
 @click.option("--minutes", type=float, help="On a real GPU: begin nothing new after so long.")
 @json_option
@@ -66,7 +71,7 @@ def command(
     switches: bool,
     set_clocks: bool,
     exhaustive: bool,
-    target_error: str,
+    target_error: str | None,
     minutes: float | None,
     as_json: bool,
     **named: str | int | None,
@@ -82,7 +87,7 @@ def command(
     """
     simulated = gpu.strip().lower().startswith("sim")
     if simulated:
-        _refuse_real_options(set_clocks, exhaustive, minutes)
+        _refuse_real_options(set_clocks, exhaustive, target_error, minutes)
     options = _options(named, more)
     pairs = _pairs(pairs_text)
     if workload is None:
@@ -94,7 +99,8 @@ def command(
     if simulated:
         trace = _record_simulated(workload, options, gpu, pairs, repeats, seed, as_json)
     else:
-        request = _RealRequest(pairs, repeats, set_clocks, exhaustive, target_error, minutes)
+        error = target_error or "2%"
+        request = _RealRequest(pairs, repeats, set_clocks, exhaustive, error, minutes)
         trace = _record_real(workload, options, gpu, output, request, switches, as_json)
     if switches:
         table = _measure_switches(gpu, None, seed, set_clocks, as_json)
@@ -108,10 +114,10 @@ def command(
     _report(trace, output, as_json)
 
 
-def _refuse_real_options(set_clocks: bool, exhaustive: bool, minutes: float | None) -> None:
-    given = {"--set-clocks": set_clocks, "--exhaustive": exhaustive, "--minutes": minutes}
-    for name, value in given.items():
-        if value:
+def _refuse_real_options(*values: Any) -> None:
+    names = ("--set-clocks", "--exhaustive", "--target-error", "--minutes")
+    for name, value in zip(names, values, strict=True):
+        if value not in (None, False):
             raise InputError(
                 f"{name} is for a real GPU (--gpu nvml:0); a simulated one always visits every "
                 "pair of its sweep, or those of --pairs"
