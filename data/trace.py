@@ -23,7 +23,16 @@ from .document import check_header, validate
 from .errors import FormatError, InputError
 from .units import GOVERNOR, ClockPair, parse_pair
 
-__all__ = ["TRACE_VERSION", "Baseline", "Trace", "fingerprint", "pair_of", "read", "write"]
+__all__ = [
+    "TRACE_VERSION",
+    "Baseline",
+    "Trace",
+    "fingerprint",
+    "pair_of",
+    "read",
+    "refuse_to_lose",
+    "write",
+]
 
 TRACE_VERSION = 1
 _FORMAT, _SCHEMA = "clockwright-trace", "trace-1"
