@@ -69,8 +69,7 @@ def assume_responses(trace: Trace, gpu: SimulatedGpu) -> Trace:
         )
     trace = trace.checked()
     at_baseline = _own_duration(trace)
-    recorded = trace.baseline.pair
-    _check_recorded(recorded, gpu)
+    recorded = _recorded_pair(trace.baseline.pair, gpu)
     visit = tuple(dict.fromkeys((recorded, GOVERNOR, *gpu.sweep_pairs())))
     works = [_work(row) for row in trace.signatures.itertuples(index=False)]
     time_ns, energy_mj, _ = gpu.truth_table(works, visit)
@@ -91,7 +90,7 @@ def assume_responses(trace: Trace, gpu: SimulatedGpu) -> Trace:
             "simulated": True,
             "assumed": gpu.spec.key,
             "recorded_on": trace.gpu.get("name"),
-            "recorded_at": str(recorded),
+            "recorded_at": str(trace.baseline.pair),
         },
         provenance="assumed",
         pairs=tables.PAIRS.frame(
@@ -144,13 +143,18 @@ def _of_another_product(trace: Trace, gpu: SimulatedGpu) -> list[str]:
     ]
 
 
-def _check_recorded(pair: ClockPair, gpu: SimulatedGpu) -> None:
+def _recorded_pair(told: ClockPair, gpu: SimulatedGpu) -> ClockPair:
+    """The GPU's pair that a recording ran at; a memory clock not varied is the GPU's own."""
+    pair = told
+    if told.core_mhz is not None and told.mem_mhz is None:
+        pair = ClockPair(told.core_mhz, gpu.spec.default_mem_mhz)
     if pair != GOVERNOR and pair not in gpu.pairs():
         raise InputError(
             f"the timeline was recorded at {pair}, a clock pair that the simulated {gpu.spec.name} "
             f"does not have (its highest is {gpu.pairs()[0]}): assume another GPU, or import the "
             "timeline again with the pair as --baseline"
         )
+    return pair
 
 
 def _profile(duration_ns: Floats, energy_mj: Floats) -> pd.DataFrame:

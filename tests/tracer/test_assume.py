@@ -105,3 +105,11 @@ def test_a_timeline_of_another_product_is_told(timeline_only):
     own = replace(timeline_only, gpu={"name": "NVIDIA H200", "simulated": False})
     notes = assume_responses(own, open_simulated("h200")).notes
     assert not any("recorded on" in note for note in notes)
+
+
+def test_a_memory_clock_that_was_not_varied_is_the_gpus_own(timeline_only):
+    fixed = replace(timeline_only, baseline=Baseline(ClockPair(1380, None), 4000.0, None))
+    trace = assume_responses(fixed, open_simulated("v100"))
+    assert trace.baseline.pair == ClockPair(1380, 877)
+    assert trace.clock_pairs().count(ClockPair(1380, 877)) == 1
+    assert trace.gpu["recorded_at"] == "1380/fixed"
