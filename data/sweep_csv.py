@@ -255,20 +255,7 @@ def _trace(
     at_baseline = profile[profile["pair"] == place[baseline]].sort_values("signature")
     count = sequence["count"].to_numpy(dtype=np.int64)
     step_ns = at_baseline["duration_ns"].to_numpy() * count
-    if step_ns.sum() > np.iinfo(np.int64).max / 2:
-        raise FormatError(f"{path}: the step's time does not fit in 64 bits of nanoseconds")
-    duration = np.rint(step_ns).astype(np.int64)
-    timeline = pd.DataFrame(
-        {
-            "index": np.arange(len(sequence)),
-            "stream": 0,
-            "start_ns": np.concatenate([[0], np.cumsum(duration)[:-1]]),
-            "duration_ns": duration,
-            "signature": np.arange(len(sequence)),
-            "launches": count,
-            "phase": "other",
-        }
-    )
+    timeline = _timeline(sequence, step_ns, path)
     kinds = set(cells["provenance"])
     provenance = "simulated" if "simulated" in kinds else next(iter(cells["provenance"]))
     return Trace(
@@ -294,6 +281,30 @@ def _trace(
             float((at_baseline["energy_mj"].to_numpy() * count).sum()),
         ),
         dropped=dropped,
+    )
+
+
+def _timeline(sequence: pd.DataFrame, step_ns: np.ndarray, path: Path) -> pd.DataFrame:
+    """The kernels back to back on one stream, ``step_ns`` the time of each row of ``sequence``."""
+    if step_ns.sum() > np.iinfo(np.int64).max / 2:
+        raise FormatError(f"{path}: the step's time does not fit in 64 bits of nanoseconds")
+    duration = np.rint(step_ns).astype(np.int64)
+    if not duration.all():
+        name = sequence["kernel"].iloc[int((duration == 0).argmax())]
+        raise FormatError(
+            f"{path}: kernel {name!r} takes less than a nanosecond at the baseline pair; "
+            "is time_ms in milliseconds?"
+        )
+    return pd.DataFrame(
+        {
+            "index": np.arange(len(sequence)),
+            "stream": 0,
+            "start_ns": np.concatenate([[0], np.cumsum(duration)[:-1]]),
+            "duration_ns": duration,
+            "signature": np.arange(len(sequence)),
+            "launches": sequence["count"].to_numpy(dtype=np.int64),
+            "phase": "other",
+        }
     )
 
 

@@ -29,7 +29,8 @@ def traces(draw, max_signatures: int = 4, max_kernels: int = 8, max_pairs: int =
     )
     pairs = [GOVERNOR, *(ClockPair(*pair) for pair in locked)]
     cells = signatures * len(pairs)
-    time_ns = draw(st.lists(POSITIVE, min_size=cells, max_size=cells))
+    # No kernel of a real step takes under a nanosecond, the step of the timeline's times.
+    time_ns = draw(st.lists(st.floats(1.0, 1e9), min_size=cells, max_size=cells))
     energy_mj = draw(st.lists(POSITIVE, min_size=cells, max_size=cells))
     rows = draw(st.lists(st.integers(0, signatures - 1), min_size=kernels, max_size=kernels))
     durations = [round(time_ns[row * len(pairs)]) for row in rows]

@@ -80,6 +80,7 @@ def test_a_named_baseline_must_be_in_the_table(sweep):
         (GOOD.replace("1.5,10", "nan,10"), "line 2, column time_ms"),
         (GOOD.replace("1.5,10", "-1,10"), "line 2, column time_ms"),
         (GOOD.replace("1.5,10", "0,10"), "positive"),
+        (GOOD.replace("1.5,10", "1e-9,10"), "kernel 'a' takes less than a nanosecond"),
         (GOOD.replace("1.5,10", "1.5,0"), "line 2, column energy_mj: expected a positive"),
         (GOOD.replace("1.5,10", "1e999,10"), "line 2, column time_ms"),
         (GOOD.replace("1.5,10", "1.5,"), "line 2, column energy_mj"),
